@@ -419,8 +419,10 @@ def decode(
     ratios = {
         "decode_32k": ratio(at_32k["transformers"], at_32k["dsa"]),
         "decode_32k_over_2k": ratio(at_32k["dsa"], by_round[short]["dsa"]),
-        "decode_32k_over_2k_bf16": milliseconds["dsa, bf16 keys"][middle] / found[short],
-        "decode_32k_over_2k_int8": milliseconds["dsa, int8 keys"][middle] / found[short],
+        **{
+            f"decode_32k_over_2k_{form}": ratio(at_32k[f"dsa, {form} keys"], by_round[short][f"dsa, {form} keys"])
+            for form in narrow
+        },
         "decode_over_floor": found[short] / milliseconds["floor"][short],
         "decode_64k_vs_absorbed": ratio(at_64k["dense"], at_64k["dsa"]),
         "decode_64k_vs_absorbed_int8": ratio(at_64k["dense"], at_64k["dsa, int8 keys"]),

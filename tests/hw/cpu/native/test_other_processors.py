@@ -12,7 +12,7 @@ from arcforge_core.ops.cxx import cxx
 from arcforge_hw.cpu.native import processor
 
 HERE = Path(__file__).parent
-WITHOUT = {"bfloat16": "-mno-avx512bf16", "512 bits": "-march=x86-64-v3"}
+WITHOUT = {"bfloat16": "-mno-avx512bf16", "bytes": "-mno-avx512vnni", "512 bits": "-march=x86-64-v3"}
 
 
 @pytest.mark.nightly(reason="compiles all kernels again and runs their tests")
@@ -23,7 +23,7 @@ def test_products_without(flag, tmp_path):
     wrapper.write_text(f'#!/bin/sh\nexec {shlex.join(cxx())} "$@" {flag}\n')
     wrapper.chmod(0o755)
     environment = {**os.environ, "CXX": str(wrapper), "ARCFORGE_CACHE": str(tmp_path)}
-    files = [str(HERE / f"test_{name}.py") for name in ("few_rows", "attention_decode", "layer", "quant")]
+    files = [str(HERE / f"test_{name}.py") for name in ("few_rows", "attention_decode", "layer", "quant", "index_keys")]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *files]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=HERE.parents[3])
     assert ran.returncode == 0, ran.stdout[-3000:]

@@ -72,7 +72,7 @@ def explained_variance(traces: Sequence[Trace]) -> dict[str, float]:
 def evaluation_figures(groups: Sequence[Sequence[TracedRollout]]) -> dict[str, dict[str, float]]:
     """Returns ``pass@k``, ``maj@k``, the mean reward and the mean length of each domain, and of all as `ALL`.
 
-    A task with a failed rollout is left out and counted in ``failed_tasks``.
+    A task with a failed rollout is left out and counted in ``failed_tasks``; one at least has none.
     """
     whole = complete(groups)
     failed = {} if len(whole) == len(groups) else {"failed_tasks": float(len(groups) - len(whole))}
@@ -110,7 +110,7 @@ def complete(groups: Sequence[Sequence[TracedRollout]]) -> list[Sequence[TracedR
 
 def why_not_measured(groups: Sequence[Sequence[TracedRollout]]) -> str:
     """Returns the first failure if none of the held-out tasks is without one, otherwise an empty text."""
-    if complete(groups):
+    if not groups or complete(groups):
         return ""
     first = next(failure for group in groups for rollout in group if (failure := rollout.outcome.failure) is not None)
     return f"each of the {len(groups)} held-out tasks has a failed rollout; the first: {first.kind}: {first.reason}"

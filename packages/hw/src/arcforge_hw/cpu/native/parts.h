@@ -1,7 +1,11 @@
 // Products of heads in fp32 with keys of 16 or 8 bits that are not widened: a head is the sum of two rows of the keys' type,
-// which keep 16 or 14 bits of its values at least, and a key is multiplied by both while it is near.
+// and a key is multiplied by both while it is near. Values keep 16 bits beside bfloat16; beside bytes their errors are
+// at most 1 / 16256 of the head's largest value.
 #pragma once
 
+#include <cmath>
+#include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "rows16.h"
@@ -19,6 +23,12 @@ inline constexpr bool MULTIPLIED<BFloat16> = true;
 template <>
 inline constexpr bool MULTIPLIED<int8_t> = true;
 #endif
+
+// Whether rows of so many values are: whole vectors of bfloat16, as many bytes as sums of 32 bits have room for.
+template <typename T>
+inline bool multiplied(int64_t width) {
+  return std::is_same_v<T, BFloat16> ? width % PAIRED == 0 : width <= 1024;
+}
 
 constexpr int PART_BITS = 7;  // of the lower part of an integer, which has a sign
 constexpr float LARGEST = 127 << PART_BITS;

@@ -3,6 +3,8 @@
 // Scores of many queries are computed a panel of keys at a time; a key's dot products with all heads stay in registers
 // until they are summed, so that nothing but the sums is written. Ties go to the lower key and keys come out ascending:
 // the k-th largest score is found first, then all scores above it are taken and as many equal ones as are missing.
+#include <omp.h>
+
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -19,8 +21,8 @@ constexpr int VECTORS = 3;                           // of a panel
 constexpr int64_t PANEL = VECTORS * LANES<float>;    // keys of a panel
 constexpr int64_t QUERIES = 16;                      // that read a panel while it is near
 constexpr int64_t FEW_QUERIES = 8;                   // of a segment, for which laying out keys as panels is a waste
-constexpr int64_t KEYS_AT_ONCE = 192;                // of few queries, whose dot products are summed before the next ones
-constexpr int64_t WIDE_KEYS_AT_ONCE = 48;            // where they are multiplied in fp32
+constexpr int64_t KEYS_AT_ONCE = 48;                 // of few queries, whose dot products are summed before the next ones
+constexpr int64_t NARROW_KEYS_AT_ONCE = 192;         // at most, where they are multiplied in bfloat16
 constexpr int64_t STEP = 32;                         // scores that are passed over together when all are too low
 constexpr int64_t SAMPLED = 1 << 11;                 // keys from which on a sample guesses the k-th largest score
 
@@ -232,13 +234,15 @@ void scan(const Keys<T>& k, int64_t keys, int64_t at_once, F score) {
 // By products with the keys as they are.
 void scan_parts(const Keys<BFloat16>& k, const float* weights, int64_t queries, int64_t heads, int64_t width,
                 int64_t keys, bool relu, uint32_t* ranks, const Parts<BFloat16>& parts) {
-  std::vector<float> dots(heads * KEYS_AT_ONCE);
+  constexpr int64_t MOST = NARROW_KEYS_AT_ONCE;
+  std::vector<float> dots(heads * MOST);
   const auto sum = relu ? head_sum<true> : head_sum<false>;
-  scan(k, keys, KEYS_AT_ONCE, [&](int64_t first, int64_t count, const BFloat16* from) {
+  const int64_t share = keys / omp_get_num_threads() / 4 * 4;
+  scan(k, keys, std::clamp(share, KEYS_AT_ONCE, MOST), [&](int64_t first, int64_t count, const BFloat16* from) {
     for (int64_t b = 0; b < queries; b++) {
-      const BFloat16* ahead = b == 0 ? k.at(std::min(first + KEYS_AT_ONCE, keys - 1)) : nullptr;
-      dot_parts(parts, b * heads, heads, from, width, count, width, dots.data(), KEYS_AT_ONCE, ahead);
-      sum(dots.data(), KEYS_AT_ONCE, weights + b * heads, heads, count, &ranks[b * keys + first]);
+      const BFloat16* ahead = b == 0 ? k.at(std::min(first + MOST, keys - 1)) : nullptr;
+      dot_parts(parts, b * heads, heads, from, width, count, width, dots.data(), MOST, ahead);
+      sum(dots.data(), MOST, weights + b * heads, heads, count, &ranks[b * keys + first]);
     }
   });
 }
@@ -246,8 +250,8 @@ void scan_parts(const Keys<BFloat16>& k, const float* weights, int64_t queries, 
 
 #ifdef ARCFORGE_TURNED
 // By products with the bytes of keys, turned.
-void scan_turned(const Keys<int8_t>& k, const float* weights, int64_t queries, int64_t heads, int64_t width, int64_t keys,
-                 bool relu, uint32_t* ranks, const Parts<int8_t>& parts) {
+void scan_parts(const Keys<int8_t>& k, const float* weights, int64_t queries, int64_t heads, int64_t width, int64_t keys,
+                bool relu, uint32_t* ranks, const Parts<int8_t>& parts) {
   std::vector<float> weight(queries * heads);
   for (int64_t r = 0; r < queries * heads; r++) weight[r] = weights[r] * parts.scale[r];
   Turned turned(width);
@@ -273,7 +277,7 @@ void scan_turned(const Keys<int8_t>& k, const float* weights, int64_t queries, i
 template <typename T>
 void scan_wide(const Keys<T>& k, const float* weights, int64_t queries, int64_t heads, int64_t width, int64_t keys,
                bool relu, uint32_t* ranks, const float* query, int64_t stride) {
-  constexpr int64_t MOST = WIDE_KEYS_AT_ONCE;
+  constexpr int64_t MOST = KEYS_AT_ONCE;
   std::vector<float> wide(MOST * stride), dots(heads * MOST);
   const auto sum = relu ? head_sum<true> : head_sum<false>;
   scan(k, keys, MOST, [&](int64_t first, int64_t count, const T* from) {
@@ -301,32 +305,28 @@ void scan_wide(const Keys<T>& k, const float* weights, int64_t queries, int64_t 
 template <typename T>
 void index_few(const float* q, const Keys<T>& k, const float* weights, int64_t queries, int64_t heads, int64_t width,
                int64_t visible, int64_t topk, bool relu, int64_t* out, int64_t threads) {
-  const int64_t stride = padded<float>(width), keys = visible + queries - 1, rows = queries * heads;
+  const int64_t keys = visible + queries - 1, rows = queries * heads;
   std::vector<uint32_t> ranks(queries * keys);
-  const bool narrow = MULTIPLIED<T> && (std::is_same_v<T, int8_t> || width % PAIRED == 0);
-  Parts<std::conditional_t<MULTIPLIED<T>, T, int8_t>> parts(narrow ? rows : 0, width);
-  std::vector<float> query(narrow ? 0 : rows * stride);
-  for (int64_t r = 0; r < rows; r++) {
-    if (narrow)
-      parts.lay(q + r * width, width, r);
-    else
-      widen_row(q + r * width, width, 1.0f, &query[r * stride]);
-  }
+  const auto select_of = [&](auto scanned) {
 #pragma omp parallel num_threads(threads)
-  {
-    Scratch scratch;
-    const auto scanned = [&](auto f) { f(k, weights, queries, heads, width, keys, relu, ranks.data(), parts); };
-#ifdef ARCFORGE_TURNED
-    if constexpr (std::is_same_v<T, int8_t>) scanned(scan_turned);
-#endif
-#ifdef __AVX512BF16__
-    if constexpr (std::is_same_v<T, BFloat16>)
-      if (narrow) scanned(scan_parts);
-#endif
-    if (!narrow) scan_wide(k, weights, queries, heads, width, keys, relu, ranks.data(), query.data(), stride);
+    {
+      Scratch scratch;
+      scanned();
 #pragma omp for schedule(static)
-    for (int64_t b = 0; b < queries; b++) select(&ranks[b * keys], visible + b, topk, scratch, out + b * topk);
-  }
+      for (int64_t b = 0; b < queries; b++) select(&ranks[b * keys], visible + b, topk, scratch, out + b * topk);
+    }
+  };
+  if constexpr (MULTIPLIED<T>)
+    if (multiplied<T>(width)) {
+      Parts<T> parts(rows, width);
+      for (int64_t r = 0; r < rows; r++) parts.lay(q + r * width, width, r);
+      select_of([&] { scan_parts(k, weights, queries, heads, width, keys, relu, ranks.data(), parts); });
+      return;
+    }
+  const int64_t stride = padded<float>(width);
+  std::vector<float> query(rows * stride);
+  for (int64_t r = 0; r < rows; r++) widen_row(q + r * width, width, 1.0f, &query[r * stride]);
+  select_of([&] { scan_wide(k, weights, queries, heads, width, keys, relu, ranks.data(), query.data(), stride); });
 }
 
 // Segment n has the queries from cu_query[n] and the keys from cu_key[n] on; a query sees the keys up to its own place,
