@@ -56,11 +56,11 @@ inline void score_tile(const BFloat16* a, const BFloat16* const* b, int64_t offs
   for (int j = 0; j < COLUMNS; j++) right_at[j] = b[j] + offset;
   for (int64_t d = 0; d < width; d += PAIRED) {
     Paired right[COLUMNS];
-    for (int j = 0; j < COLUMNS; j++) right[j] = load_pairs(right_at[j] + d);
-    for (int i = 0; i < M; i++) {
+    each<0, COLUMNS>([&](auto j) { right[j] = load_pairs(right_at[j] + d); });
+    each<0, M>([&](auto i) {
       const Paired left = load_pairs(a + i * width + d);
-      for (int j = 0; j < COLUMNS; j++) sum[i][j] = dot_pairs(left, right[j], sum[i][j]);
-    }
+      each<0, COLUMNS>([&](auto j) { sum[i][j] = dot_pairs(left, right[j], sum[i][j]); });
+    });
   }
   put_sums<float, M, COLUMNS>(sum, out, BLOCK);
 }
@@ -70,18 +70,20 @@ template <int M, int N>
 inline void value_tile(const float* weight, const BFloat16* const* b, int64_t offset, int64_t count, float* out,
                        int64_t stride) {
   Vector<float> sum[M][2 * N];
-  for (int i = 0; i < M; i++)
-    for (int j = 0; j < 2 * N; j++) sum[i][j] = load(out + i * stride + j * LANES<float>);
+  each<0, M>([&](auto i) {
+    each<0, 2 * N>([&](auto j) { sum[i][j] = load(out + i * stride + j * LANES<float>); });
+  });
   for (int64_t k = 0; k < count; k++) {
     Vector<float> right[2 * N];
-    for (int j = 0; j < N; j++) widen_halves(b[k] + offset + j * PAIRED, right[2 * j], right[2 * j + 1]);
-    for (int i = 0; i < M; i++) {
+    each<0, N>([&](auto j) { widen_halves(b[k] + offset + j * PAIRED, right[2 * j], right[2 * j + 1]); });
+    each<0, M>([&](auto i) {
       const Vector<float> w = weight[i * BLOCK + k] - Vector<float>{};
-      for (int j = 0; j < 2 * N; j++) sum[i][j] = fused<float>(w, right[j], sum[i][j]);
-    }
+      each<0, 2 * N>([&](auto j) { sum[i][j] = fused<float>(w, right[j], sum[i][j]); });
+    });
   }
-  for (int i = 0; i < M; i++)
-    for (int j = 0; j < 2 * N; j++) store<float>(out + i * stride + j * LANES<float>, sum[i][j]);
+  each<0, M>([&](auto i) {
+    each<0, 2 * N>([&](auto j) { store<float>(out + i * stride + j * LANES<float>, sum[i][j]); });
+  });
 }
 
 // Makes weights of the first `seen` of a row's BLOCK scores, zeros of the rest; as `weigh`.

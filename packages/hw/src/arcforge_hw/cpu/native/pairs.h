@@ -67,18 +67,16 @@ inline void pair_tile(const Pair* a, int64_t a_stride, int64_t step, const Pair*
                       float* out, int64_t stride, bool add) {
   Vector<float> sum[M][N] = {};
   if (add)
-    for (int i = 0; i < M; i++)
-      for (int j = 0; j < N; j++) sum[i][j] = load(out + i * stride + j * LANES<float>);
+    each<0, M>([&](auto i) { each<0, N>([&](auto j) { sum[i][j] = load(out + i * stride + j * LANES<float>); }); });
   for (int64_t k = 0; k < count; k++) {
     Vector<Pair> right[N];
-    for (int j = 0; j < N; j++) right[j] = load(b + k * b_stride + j * LANES<Pair>);
-    for (int i = 0; i < M; i++) {
+    each<0, N>([&](auto j) { right[j] = load(b + k * b_stride + j * LANES<Pair>); });
+    each<0, M>([&](auto i) {
       const Vector<Pair> left = a[i * a_stride + k * step] - Vector<Pair>{};
-      for (int j = 0; j < N; j++) sum[i][j] = dot(left, right[j], sum[i][j]);
-    }
+      each<0, N>([&](auto j) { sum[i][j] = dot(left, right[j], sum[i][j]); });
+    });
   }
-  for (int i = 0; i < M; i++)
-    for (int j = 0; j < N; j++) store<float>(out + i * stride + j * LANES<float>, sum[i][j]);
+  each<0, M>([&](auto i) { each<0, N>([&](auto j) { store<float>(out + i * stride + j * LANES<float>, sum[i][j]); }); });
 }
 
 // out[i] (+)= sum over k < count of the products of the pair a[i * a_stride + k * step] with the row of pairs b[k]; `width`

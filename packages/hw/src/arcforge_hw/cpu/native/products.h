@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "rows.h"
 
@@ -27,12 +28,13 @@ inline __m512 fold_four(__m512 a, __m512 b, __m512 c, __m512 d) {
 
 // The first four rows' sums of N columns, in the order of `sum_lanes`; sixteen take as many operations as four one by one.
 template <int M, int N>
-inline void put_four_rows(const Vector<float> (&sum)[M][N], float* out, int64_t stride) {
-  __m512 column[N];
-  for (int j = 0; j < N; j++)
-    column[j] = fold_four((__m512)sum[0][j], (__m512)sum[1][j], (__m512)sum[2][j], (__m512)sum[3][j]);
-  const auto pair = [&](int j) {
-    return _mm512_unpacklo_ps(column[j], column[j + 1]) + _mm512_unpackhi_ps(column[j], column[j + 1]);
+[[gnu::always_inline]] inline void put_four_rows(const Vector<float> (&sum)[M][N], float* out, int64_t stride) {
+  const auto column = [&](int j) __attribute__((always_inline)) {
+    return fold_four((__m512)sum[0][j], (__m512)sum[1][j], (__m512)sum[2][j], (__m512)sum[3][j]);
+  };
+  const auto pair = [&](int j) __attribute__((always_inline)) {
+    const __m512 a = column(j), b = column(j + 1);
+    return _mm512_unpacklo_ps(a, b) + _mm512_unpackhi_ps(a, b);
   };
   const __m512 left = pair(0), right = pair(2);
   const __m512 rows = _mm512_shuffle_ps(left, right, 0x44) + _mm512_shuffle_ps(left, right, 0xee);
@@ -53,25 +55,21 @@ inline void put_four_rows(const Vector<float> (&sum)[M][N], float* out, int64_t 
 
 // out[i][j] = the sum of sum[i][j], in the order of `sum_lanes`.
 template <typename A, int M, int N>
-inline void put_sums(const Vector<A> (&sum)[M][N], A* out, int64_t stride) {
-  int row = 0;
+[[gnu::always_inline]] inline void put_sums(const Vector<A> (&sum)[M][N], A* out, int64_t stride) {
 #ifdef __AVX512F__
   if constexpr (std::is_same_v<A, float> && (N == 4 || N == 6)) {
-    if constexpr (M >= 4) {
-      put_four_rows<M, N>(sum, out, stride);
-      row = 4;
-    }
-    for (; row < M; row++) {
-      const auto at = [&](int j) { return (__m512)sum[row][j]; };
-      const __m512 four = fold_four(at(0), at(1), at(2), at(3));
+    constexpr int TURNED = M >= 4 ? 4 : 0;
+    if constexpr (TURNED != 0) put_four_rows<M, N>(sum, out, stride);
+    each<TURNED, M>([&](auto i) {
+      const __m512 four = fold_four((__m512)sum[i][0], (__m512)sum[i][1], (__m512)sum[i][2], (__m512)sum[i][3]);
       const __m512 two = four + _mm512_permute_ps(four, 0x4e), one = two + _mm512_permute_ps(two, 0xb1);
-      _mm_storeu_ps(out + row * stride, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, one)));
-      for (int j = 4; j < N; j++) out[row * stride + j] = sum_lanes<A>(sum[row][j]);
-    }
+      _mm_storeu_ps(out + i * stride, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, one)));
+      each<4, N>([&](auto j) { out[i * stride + j] = sum_lanes<A>(sum[i][j]); });
+    });
+    return;
   }
 #endif
-  for (; row < M; row++)
-    for (int j = 0; j < N; j++) out[row * stride + j] = sum_lanes<A>(sum[row][j]);
+  each<0, M>([&](auto i) { each<0, N>([&](auto j) { out[i * stride + j] = sum_lanes<A>(sum[i][j]); }); });
 }
 
 constexpr int64_t BYTES_AHEAD = 16384;  // how far from what is computed with memory is asked for
@@ -99,11 +97,11 @@ template <int M, int N, int FETCH, typename A>
   for (int64_t d = 0; d < width; d += LANES<A>) {
     for (int f = 0; f < FETCH; f += IN_A_LINE) __builtin_prefetch(ahead + FETCH * d + f * LANES<A>, 0, 2);
     Vector<A> right[N];
-    for (int j = 0; j < N; j++) keep<A>(right[j] = load(b + j * b_stride + d));
-    for (int i = 0; i < M; i++) {
+    each<0, N>([&](auto j) { right[j] = keep<A>(load(b + j * b_stride + d)); });
+    each<0, M>([&](auto i) {
       const Vector<A> left = load(a + i * a_stride + d);
-      for (int j = 0; j < N; j++) sum[i][j] = fused<A>(left, right[j], sum[i][j]);
-    }
+      each<0, N>([&](auto j) { sum[i][j] = fused<A>(left, right[j], sum[i][j]); });
+    });
   }
   put_sums<A, M, N>(sum, out, stride);
 }
@@ -183,18 +181,16 @@ template <typename A, int M, int N, typename T>
 [[gnu::noinline]] void add_tile(const A* weight, int64_t weight_stride, int64_t step, const T* b, int64_t b_stride,
                                 int64_t count, A* const* out) {
   Vector<A> sum[M][N];
-  for (int i = 0; i < M; i++)
-    for (int j = 0; j < N; j++) sum[i][j] = load(out[i] + j * LANES<A>);
+  each<0, M>([&](auto i) { each<0, N>([&](auto j) { sum[i][j] = load(out[i] + j * LANES<A>); }); });
   for (int64_t k = 0; k < count; k++) {
     Vector<A> right[N];
-    for (int j = 0; j < N; j++) keep<A>(right[j] = load_wide(b + k * b_stride + j * LANES<A>));
-    for (int i = 0; i < M; i++) {
+    each<0, N>([&](auto j) { right[j] = keep<A>(load_wide(b + k * b_stride + j * LANES<A>)); });
+    each<0, M>([&](auto i) {
       const Vector<A> w = weight[i * weight_stride + k * step] - Vector<A>{};
-      for (int j = 0; j < N; j++) sum[i][j] = fused<A>(w, right[j], sum[i][j]);
-    }
+      each<0, N>([&](auto j) { sum[i][j] = fused<A>(w, right[j], sum[i][j]); });
+    });
   }
-  for (int i = 0; i < M; i++)
-    for (int j = 0; j < N; j++) store<A>(out[i] + j * LANES<A>, sum[i][j]);
+  each<0, M>([&](auto i) { each<0, N>([&](auto j) { store<A>(out[i] + j * LANES<A>, sum[i][j]); }); });
 }
 
 // out[i] += sum over k of weight[i * weight_stride + k * step] * b[k] for M rows whose places are given.

@@ -37,8 +37,11 @@ inline void integer_tile(const int8_t* x, int64_t stride, const int32_t* x_sum, 
       }
     }
   }
-  for (int i = 0; i < M; i++)
-    for (int j = 0; j < N; j++) out[i][j] = _mm512_reduce_add_epi32(sum[i][j]) - (BITS == 8 ? 128 : 8) * x_sum[i];
+  each<0, M>([&](auto i) {
+    each<0, N>([&](auto j) {
+      out[i][j] = _mm512_reduce_add_epi32(sum[i][j]) - (BITS == 8 ? 128 : 8) * x_sum[i];
+    });
+  });
 }
 
 #elif defined(__AVX2__)

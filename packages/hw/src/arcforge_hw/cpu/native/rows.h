@@ -51,15 +51,16 @@ inline Vector<A> fused(Vector<A> a, Vector<A> b, Vector<A> c) {
   return a * b + c;
 }
 
-// Has a vector stay in its register: the compiler would read it again for each product, and a core multiplies as many
+// The vector, which stays in its register: the compiler would read it again for each product, and a core multiplies as many
 // vectors at a time as it reads.
 template <typename A>
-inline void keep(Vector<A>& x) {
+inline Vector<A> keep(Vector<A> x) {
 #if defined(__AVX512F__)
   asm("" : "+v"(x));
 #elif defined(__AVX__)
   asm("" : "+x"(x));
 #endif
+  return x;
 }
 
 // max(x, 0), and zero for NaN.
@@ -71,6 +72,16 @@ inline Vector<float> positive(Vector<float> x) {
 #else
   return x > 0.0f ? x : Vector<float>{};
 #endif
+}
+
+// f(FROM) to f(TO - 1), with constants. Sums whose places are constants stay in registers; those that a loop goes through GCC
+// 12 keeps in memory, if not with a store after each product.
+template <int FROM, int TO, typename F>
+[[gnu::always_inline]] inline void each(F f) {
+  if constexpr (FROM < TO) {
+    f(std::integral_constant<int, FROM>{});
+    each<FROM + 1, TO>(f);
+  }
 }
 
 template <typename A>

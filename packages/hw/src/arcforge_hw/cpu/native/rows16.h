@@ -67,11 +67,11 @@ template <int M, int N, int FETCH>
   for (int64_t d = 0; d < width; d += PAIRED) {
     for (int f = 0; f < FETCH; f += IN_A_LINE) __builtin_prefetch(ahead + FETCH * d + f * PAIRED, 0, 2);
     Paired right[N];
-    for (int j = 0; j < N; j++) right[j] = load_pairs(b + j * b_stride + d);
-    for (int i = 0; i < M; i++) {
+    each<0, N>([&](auto j) { right[j] = load_pairs(b + j * b_stride + d); });
+    each<0, M>([&](auto i) {
       const Paired left = load_pairs(a + i * a_stride + d);
-      for (int j = 0; j < N; j++) sum[i][j] = dot_pairs(left, right[j], sum[i][j]);
-    }
+      each<0, N>([&](auto j) { sum[i][j] = dot_pairs(left, right[j], sum[i][j]); });
+    });
   }
   put_sums<float, M, N>(sum, out, stride);
 }

@@ -144,7 +144,7 @@ inline void add_heads(const float* q, int64_t width, const float* weight, const 
   Vector<float> dot[HEADS][VECTORS] = {};
   for (int64_t d = 0; d < width; d++) {
     Vector<float> key[VECTORS];
-    for (int j = 0; j < VECTORS; j++) keep<float>(key[j] = load(panel + d * PANEL + j * LANES<float>));
+    for (int j = 0; j < VECTORS; j++) key[j] = keep<float>(load(panel + d * PANEL + j * LANES<float>));
     for (int i = 0; i < HEADS; i++) {
       const Vector<float> value = q[i * width + d] - Vector<float>{};
       for (int j = 0; j < VECTORS; j++) dot[i][j] = fused<float>(value, key[j], dot[i][j]);
