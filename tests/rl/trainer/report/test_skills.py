@@ -45,6 +45,12 @@ def test_the_page_says_what_was_lost_and_what_came_back(stages):
     assert verdict(rows, ["chat"]) == "The end is within 2 points of the best stage on every skill."
 
 
+def test_an_evaluation_before_the_end_is_named_with_its_step(stages):
+    for folder, end in zip(stages, (5, 7, 5), strict=True):
+        (folder / "metrics.csv").write_text("step,reward\n" + "".join(f"{n},0.5\n" for n in range(1, end + 1)))
+    assert [row.name for row in rows_of(stages)] == ["start", "reasoning", "general at step 5 of 7", "distilled"]
+
+
 def test_a_pipeline_is_its_stages_with_held_out_tasks(stages, tmp_path):
     listed = [{"name": one.name, "folder": one.name, "dir": ""} for one in (tmp_path / "made", *stages)]
     (tmp_path / "pipeline.json").write_text(json.dumps({"stages": listed}))

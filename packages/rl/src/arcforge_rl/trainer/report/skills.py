@@ -93,7 +93,7 @@ def runs_of(folder: Path) -> list[Path]:
 
 
 def rows_of(folders: Sequence[Path]) -> list[StageRow]:
-    """Returns the start of the first run, and the last evaluation of each."""
+    """Returns the start of the first run, and the last evaluation of each, with its step if the run went further."""
     rows: list[StageRow] = []
     for folder in folders:
         run = read_run(folder)
@@ -101,7 +101,10 @@ def rows_of(folders: Sequence[Path]) -> list[StageRow]:
             raise DataError(f"{folder}: heldout.csv cannot be read: {run.problems.get('heldout.csv', 'it is empty')}")
         if not rows:
             rows.append(StageRow("start", run, run.evaluated[0]))
-        rows.append(StageRow(folder.name, run, run.evaluated[-1]))
+        measured = run.evaluated[-1]
+        end = int(max(run.metrics.get("step", ()), default=measured))
+        name = folder.name if measured == end else f"{folder.name} at step {measured} of {end}"
+        rows.append(StageRow(name, run, measured))
     return rows
 
 
