@@ -45,6 +45,7 @@ from arcforge_core.checkpoint.start import start_from
 from arcforge_core.config.compose import compose
 from arcforge_core.config.schema import ModelConfig
 from arcforge_core.contracts.batch import SequenceBatch
+from arcforge_core.generation.recorded import Recorded
 from arcforge_core.model.build import build_model
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.ops import reference
@@ -178,18 +179,18 @@ def prompt_job(model: Any, ids: Tensor) -> Job:
 
 
 def our_decoding(model: CausalLM, kept: list[dict[str, Tensor]]) -> Job:
-    """Returns what decodes one token after a cache of these entries."""
+    """Returns what decodes one token after a cache of these entries, recorded, as generation and engine do."""
     tokens = len(kept[0]["latent"])
     cache = model.new_cache([tokens + 1])
     for layer, values in zip(cache.layers, kept, strict=True):
         for name, rows in layer.entries.items():
             rows[:tokens] = to_records(reference.hadamard(values[name])) if rows.dtype == torch.int8 else values[name]
-    token = torch.tensor([7])
+    token, steps = torch.tensor([7]), Recorded(model, cache)
 
     @torch.inference_mode()
     def job() -> Tensor:
         cache.lengths[0] = tokens
-        return model(token, cache.batch([0], [1]), cache).logits[0]
+        return model.logits(steps.hidden(token, cache.batch([0], [1])))[0]
 
     return job
 

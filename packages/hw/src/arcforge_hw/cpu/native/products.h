@@ -99,7 +99,7 @@ template <int M, int N, int FETCH, typename A>
     Vector<A> right[N];
     each<0, N>([&](auto j) { right[j] = keep<A>(load(b + j * b_stride + d)); });
     each<0, M>([&](auto i) {
-      const Vector<A> left = load(a + i * a_stride + d);
+      const Vector<A> left = keep<A>(load(a + i * a_stride + d));
       each<0, N>([&](auto j) { sum[i][j] = fused<A>(left, right[j], sum[i][j]); });
     });
   }
