@@ -35,7 +35,7 @@ def normalize_exponent(x_BMN: Tensor) -> Tensor:
     Exact, so a matrix of ordinary size gives the same result with or without it; a gradient of 1e-20, whose squares
     vanish in float32, is orthogonalised like any other. Zero matrices stay zero.
     """
-    peak_B11 = torch.linalg.vector_norm(x_BMN, torch.inf, dim=(-2, -1), keepdim=True).float()
+    peak_B11 = x_BMN.abs().amax(dim=(-2, -1), keepdim=True).float()  # torch's infinity norm takes ten times as long
     peak_B11 = peak_B11.clamp(min=torch.finfo(torch.float32).tiny)
     return x_BMN.mul_(peak_B11.frexp().mantissa / peak_B11)
 
