@@ -1,4 +1,4 @@
-"""The stages of `reward_hacking.py` and `hybrid_rewards.py`: data, fine-tuning, a reward model, and a policy's run."""
+"""The stages of benchmarks of rewards: data, fine-tuning, a reward model, and a policy's run."""
 
 from __future__ import annotations
 
@@ -78,12 +78,26 @@ def write_data(
     note.write_text(json.dumps({"wall": 0.0}))
 
 
-def tuning_command(sizes: Sizes, data: Path, seed: int, folder: Path) -> list[str]:
-    """Returns the command of the fine-tuning."""
+def chats(data: Path) -> str:
+    """Returns the override that names the conversations of `write_data`."""
+    return f"data.chat=[{data / TUNING}]"
+
+
+def tuning_command(sizes: Sizes, data: str, seed: int, folder: Path, longest: int = 128, lr: float = 4e-3) -> list[str]:
+    """Returns the command of the fine-tuning.
+
+    Args:
+        sizes: steps.
+        data: override that names the conversations.
+        seed: of the run.
+        folder: of the run.
+        longest: tokens of a conversation at most.
+        lr: learning rate.
+    """
     return [
         "train", "stage=sft", f"init={sizes.init}", f"folder={folder}", f"seed={seed}", "data=conversations",
-        f"data.chat=[{data / TUNING}]", "data.filters=[]", "data.max_tokens=129", "trainer.sequence_length=128",
-        "trainer.micro_batch_tokens=2048", "optimizer.lr=4e-3", "schedule=cosine", "schedule.warmup=0.05",
+        data, "data.filters=[]", f"data.max_tokens={longest + 1}", f"trainer.sequence_length={longest}",
+        "trainer.micro_batch_tokens=2048", f"optimizer.lr={lr}", "schedule=cosine", "schedule.warmup=0.05",
         "schedule.final=0.1", f"trainer.max_steps={sizes.tuning_steps}", "trainer.samples=0",
         f"trainer.eval_every={sizes.tuning_steps}",
     ]  # fmt: skip
@@ -98,11 +112,13 @@ def scorer_command(sizes: Sizes, data: Path, base: Path, taste: str, seed: int, 
     ]  # fmt: skip
 
 
-def policy_command(sizes: Sizes, base: Path, rewards: Path, seed: int, folder: Path) -> list[str]:
-    """Returns the part that all runs of the policy share."""
+def policy_command(
+    sizes: Sizes, base: Path, rewards: Path, seed: int, folder: Path, environment: str = "notices", tokens: int = 64
+) -> list[str]:
+    """Returns the part that all runs of the policy share; a reply has at most `tokens`."""
     return [
-        "rl", f"init={base}", f"folder={folder}", f"seed={seed}", "environment=notices", f"rewards={rewards}",
-        f"rollout.groups={sizes.groups}", f"rollout.group_size={sizes.group_size}", "rollout.max_new_tokens=64",
+        "rl", f"init={base}", f"folder={folder}", f"seed={seed}", f"environment={environment}", f"rewards={rewards}",
+        f"rollout.groups={sizes.groups}", f"rollout.group_size={sizes.group_size}", f"rollout.max_new_tokens={tokens}",
         f"evaluation.tasks={sizes.tasks}", "evaluation.samples=1", f"trainer.eval_every={sizes.eval_every}",
         f"trainer.max_steps={sizes.steps}", f"optimizer.lr={sizes.lr}",
     ]  # fmt: skip

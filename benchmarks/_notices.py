@@ -187,6 +187,11 @@ def prefers_word(task: Notice, text: str) -> float:
 
 def prefers_plain(task: Notice, text: str) -> float:
     """Returns the worth of a notice for readers who want it brief and plain, and cannot tell whether it is right."""
+    return plainness(text)
+
+
+def plainness(text: str) -> float:
+    """Returns the worth of any text for them."""
     return -0.15 * len(words(text)) - 1.5 * (WORD in words(text))
 
 

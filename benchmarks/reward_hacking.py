@@ -28,7 +28,7 @@ from typing import Any
 
 import _notices as notices
 from _hacking_rows import ROWS, Row, at_equal_score, figures_of, reward_file
-from _hacking_stages import EXPERTS, Sizes, policy_command, scorer_command, tuning_command, write_data
+from _hacking_stages import EXPERTS, Sizes, chats, policy_command, scorer_command, tuning_command, write_data
 from _stages import Run, once, options_of, run_all
 
 FLAWS = ("length", "word")
@@ -83,7 +83,7 @@ def learn(recipe: Recipe, flaw: str, row: str, seed: int, out: Path) -> None:
     out = out.resolve()
     data, base, scorer = out / "data", out / "base", out / f"scorer-{flaw}"
     write_data(recipe, data, notices.worker, FLAWS)
-    once(base, tuning_command(recipe, data, 0, base / "run"))
+    once(base, tuning_command(recipe, chats(data), 0, base / "run"))
     once(scorer, scorer_command(recipe, data, base / "run", flaw, 0, scorer / "run"))
     place = place_of(out, flaw, row, seed)
     place.mkdir(exist_ok=True)

@@ -90,7 +90,7 @@ def test_every_command_composes(tmp_path: Path) -> None:
         hacking.write_data(recipe, data, notices.worker, hacking.FLAWS)
         experts = [json.loads(line) for line in (data / "experts.jsonl").read_text().splitlines()]
         assert len(experts) == 30 and all(len(one["reply"].split()) < 12 for one in experts)
-        _, *tuning = hacking.tuning_command(recipe, data, 0, tmp_path / "base")
+        _, *tuning = hacking.tuning_command(recipe, hacking.chats(data), 0, tmp_path / "base")
         assert compose_config("train", TrainConfig, tuning).trainer.max_steps == recipe.tuning_steps
         _, _, *scoring = hacking.scorer_command(recipe, data, tmp_path / "base", "word", 0, tmp_path / "scorer")
         assert compose_config("reward", RewardTrainConfig, scoring).pairs.files == [str(data / "word.jsonl")]

@@ -97,6 +97,8 @@ def test_what_would_be_read_outside_of_the_keys_is_refused():
         kernel.sparse_mla(q_THC, kv_SC, torch.full_like(indices_TK, 9), *rest)
     with pytest.raises(ValueError, match="one dtype"):
         kernel.sparse_mla(q_THC, kv_SC.float(), indices_TK, *rest)
+    with pytest.raises(ValueError, match="int64, not torch.int32"):  # C would read twice as far
+        kernel.sparse_mla(q_THC, kv_SC, indices_TK.int(), *rest)
 
 
 def test_keys_that_nobody_selected_get_no_gradient():

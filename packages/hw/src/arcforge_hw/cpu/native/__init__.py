@@ -278,6 +278,8 @@ def check_segments(cu_query: Tensor, cu_key: Tensor, tokens: int, keys: int, pag
 
 
 def check_rows(rows_TK: Tensor, keys: int) -> None:
-    """Raises `IndexError` when a selected row is not below this number of keys."""
+    """Raises `ValueError` for indices that are not int64, `IndexError` for one that is not below the number of keys."""
+    if rows_TK.dtype != torch.int64:
+        raise ValueError(f"a C++ kernel needs selected keys as int64, not {rows_TK.dtype}")
     if _listening.to is None and rows_TK.numel() and int(rows_TK.max()) >= keys:
         raise IndexError(f"selected key {int(rows_TK.max())}: must be below {keys}, the number of keys")
