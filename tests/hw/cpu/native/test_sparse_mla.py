@@ -49,9 +49,10 @@ def test_equals_the_reference(segments, heads, width, topk, data):
         torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("queries", [[70, 3], [1, 1], [1]], ids=str)  # of few queries threads share keys and heads
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_number_of_threads_changes_no_bit(dtype, monkeypatch):
-    call = make([70, 3], [150, 90], 6, 48, 40, 32, dtype)
+def test_the_number_of_threads_changes_no_bit(dtype, queries, monkeypatch):
+    call = make(queries, [150, 90][: len(queries)], 6, 48, 40, 80, dtype)
     found = []
     for threads in (1, 2, 3, 8):
         monkeypatch.setattr(kernel.torch, "get_num_threads", lambda threads=threads: threads)

@@ -11,6 +11,7 @@
 namespace arcforge {
 
 constexpr int64_t KEYS_AT_ONCE = 32;        // whose values stay in the first cache while the heads pass over them
+constexpr int64_t ROWS_AHEAD = 4;           // asked for while one is copied: they lie anywhere
 constexpr int64_t KEPT = int64_t(1) << 22;  // coefficients of the queries whose gradients are added together
 
 // Slots of a selection up to its last key: later slots cost nothing.
@@ -23,6 +24,7 @@ inline int64_t used_slots(const int64_t* rows, int64_t selected) {
 template <typename T, typename A>
 void gather(const T* x, int64_t width, const int64_t* rows, int64_t selected, A* to) {
   for (int64_t k = 0; k < selected; k++) {
+    if (k + ROWS_AHEAD < selected && rows[k + ROWS_AHEAD] >= 0) fetch(x + rows[k + ROWS_AHEAD] * width, width);
     if (rows[k] >= 0)
       widen_row(x + rows[k] * width, width, A(1), to + k * padded<A>(width));
     else

@@ -1,5 +1,5 @@
-// Absorbed attention to selected keys. A query's keys are gathered once into a thread's own buffer, in the precision
-// that is computed in, and serve both products.
+// Absorbed attention to selected keys. A query's keys are gathered once, in the precision that is computed in, and serve
+// both products. Threads have queries of their own; of fewer queries than threads they share keys, then heads.
 //
 // T queries, S keys, H heads, K selected keys, C latent plus rope, L latent.
 #include "record.h"
@@ -14,25 +14,70 @@ struct Sizes {
   int threads;
 };
 
+// Memory of a thread that is kept between calls, and not cleared: gathered keys are megabytes.
+template <typename A>
+A* kept(int64_t values) {
+  static thread_local std::vector<A> memory;
+  if (int64_t(memory.size()) < values) memory.resize(values);
+  return memory.data();
+}
+
+// A thread's work buffers for some heads of a query.
+template <typename A>
+struct Heads {
+  std::vector<A> query, result, probs;
+  std::vector<A*> places;
+  Heads(int64_t heads, int64_t stride, int64_t selected)
+      : query(heads * stride), result(heads * stride), probs(heads * selected), places(heads) {}
+};
+
+// The outputs of `heads` heads of a query over its gathered entries; q and out are at the first of them.
+template <typename T, typename A>
+void attend(const T* q, const A* entries, const int64_t* selected, int64_t keys, int64_t heads, T* out, const Sizes& s,
+            Heads<A>& own) {
+  const int64_t stride = padded<A>(s.width);
+  widen_rows(q, heads, s.width, s.scale, own.query.data());
+  probabilities(own.query.data(), entries, stride, selected, heads, keys, s.selected, own.probs.data());
+  weigh(own.probs.data(), s.selected, heads, keys, entries, stride, padded<A>(s.latent), own.result.data(), own.places);
+  for (int64_t h = 0; h < heads; h++) narrow_row(&own.result[h * stride], s.latent, out + h * s.latent);
+}
+
+template <typename T, typename A>
+void forward_shared(const T* q, const T* kv, const int64_t* selected, T* out, const Sizes& s) {
+  const int64_t stride = padded<A>(s.width), keys = used_slots(selected, s.selected);
+  const int64_t each = (s.heads + s.threads - 1) / s.threads;
+  A* entries = kept<A>(s.selected * stride);
+#pragma omp parallel num_threads(s.threads)
+  {
+#pragma omp for schedule(static)
+    for (int64_t k = 0; k < keys; k += KEYS_AT_ONCE)
+      gather(kv, s.width, selected + k, std::min(KEYS_AT_ONCE, keys - k), entries + k * stride);
+    Heads<A> own(each, stride, s.selected);
+#pragma omp for schedule(static)
+    for (int64_t h = 0; h < s.heads; h += each)
+      attend(q + h * s.width, entries, selected, keys, std::min(each, s.heads - h), out + h * s.latent, s, own);
+  }
+}
+
 template <typename T, typename A>
 void forward(const T* q, const T* kv, const int64_t* rows, T* out, const Sizes& s) {
   const int64_t stride = padded<A>(s.width);
+  const auto of = [&](int64_t t, int64_t width) { return t * s.heads * width; };
+  if (s.tokens < s.threads) {
+    for (int64_t t = 0; t < s.tokens; t++)
+      forward_shared<T, A>(q + of(t, s.width), kv, rows + t * s.selected, out + of(t, s.latent), s);
+    return;
+  }
 #pragma omp parallel num_threads(s.threads)
   {
-    std::vector<A> entries(s.selected * stride), query(s.heads * stride), result(s.heads * stride);
-    std::vector<A> probs(s.heads * s.selected);
-    std::vector<A*> places(s.heads);
+    Heads<A> own(s.heads, stride, s.selected);
+    A* entries = kept<A>(s.selected * stride);
 #pragma omp for schedule(static)
     for (int64_t t = 0; t < s.tokens; t++) {
       const int64_t* selected = rows + t * s.selected;
       const int64_t keys = used_slots(selected, s.selected);
-      gather(kv, s.width, selected, keys, entries.data());
-      widen_rows(q + t * s.heads * s.width, s.heads, s.width, s.scale, query.data());
-      probabilities(query.data(), entries.data(), stride, selected, s.heads, keys, s.selected,
-                    probs.data());
-      weigh(probs.data(), s.selected, s.heads, keys, entries.data(), stride, padded<A>(s.latent), result.data(), places);
-      for (int64_t h = 0; h < s.heads; h++)
-        narrow_row(&result[h * stride], s.latent, out + (t * s.heads + h) * s.latent);
+      gather(kv, s.width, selected, keys, entries);
+      attend(q + of(t, s.width), entries, selected, keys, s.heads, out + of(t, s.latent), s, own);
     }
   }
 }
