@@ -39,8 +39,8 @@ QUICK = {
 }  # fmt: skip
 """Options of ``--quick``."""
 RECIPE = {
-    "tuning-steps": 600, "scorer-steps": 160, "steps": 40, "groups": 11, "group-size": 8, "tasks": 440, "eval-every": 40,
-    "notices": 8800, "pairs": 2000, "experts": 1100, "lr": 3e-4, "noise": 0.1,
+    "tuning-steps": 600, "scorer-steps": 160, "steps": 40, "groups": 11, "group-size": 8, "tasks": 440,
+    "eval-every": 40, "notices": 8800, "pairs": 2000, "experts": 1100, "lr": 3e-4, "noise": 0.1,
 }  # fmt: skip
 """Options of the recipe, and their defaults."""
 

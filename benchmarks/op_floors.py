@@ -28,7 +28,6 @@ from arcforge_core.contracts.batch import cumulative
 from arcforge_core.contracts.hardware import OpCall
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
-from arcforge_core.train.prepare import keep_freed_memory
 from arcforge_core.train.throughput import matmul_rate
 from arcforge_hw.torch_ops.newton_schulz import flops, reference_flops
 from arcforge_optim.configs import COEFFICIENTS
@@ -212,7 +211,6 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    keep_freed_memory()  # as every run does
     ops, report = Ops(select_hardware("cpu")), {"benchmark": "op_floors", "machine": describe_machine(options.threads)}
     rows: list[dict[str, Any]] = []
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):

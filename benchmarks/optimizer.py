@@ -35,7 +35,6 @@ from arcforge_core.ops import reference
 from arcforge_core.ops.compat import fast_bf16
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
-from arcforge_core.train.prepare import keep_freed_memory
 from arcforge_core.train.throughput import matmul_rate
 from arcforge_hw.torch_ops import newton_schulz as gram
 from arcforge_optim.configs import COEFFICIENTS, MuonSplitConfig
@@ -144,7 +143,6 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="seconds by shape and form, as an image")
     options = parser.parse_args()
-    keep_freed_memory()  # as every run does
     machine, rounds = describe_machine(options.threads), 3 if options.quick else 9
     has_bf16 = fast_bf16("cpu")
     dtype, same_precision = (torch.bfloat16, nullcontext) if has_bf16 else (torch.float32, iteration_in_float32)

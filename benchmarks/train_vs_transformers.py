@@ -45,7 +45,6 @@ from arcforge_core.model.params import training_flops_per_token
 from arcforge_core.ops.compat import fast_bf16
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
-from arcforge_core.train.prepare import keep_freed_memory
 from arcforge_core.train.step import StepBatch, accumulate_gradients, balance_routers, clip_gradients
 from arcforge_core.train.throughput import matmul_rate, mean_visible_keys
 
@@ -235,7 +234,6 @@ def main() -> None:
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    keep_freed_memory()  # as every run does; it serves both sides
     logging.getLogger("transformers").setLevel(logging.ERROR)
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     if options.memory_of:

@@ -98,7 +98,7 @@ def test_what_would_be_read_outside_of_the_keys_is_refused():
         kernel.sparse_mla(q_THC, kv_SC, torch.full_like(indices_TK, 9), *rest)
     with pytest.raises(ValueError, match="one dtype"):
         kernel.sparse_mla(q_THC, kv_SC.float(), indices_TK, *rest)
-    with pytest.raises(ValueError, match="int64, not torch.int32"):  # C would read twice as far
+    with pytest.raises(ValueError, match=r"int64, not torch\.int32"):  # C would read twice as far
         kernel.sparse_mla(q_THC, kv_SC, indices_TK.int(), *rest)
 
 

@@ -17,6 +17,7 @@ from arcforge_core.config.schema import HardwareConfig
 from arcforge_core.contracts.device import GENERAL, Capabilities, Identity
 from arcforge_core.contracts.hardware import YES, Change, Hardware, Kernel, OpCall, Probe, Roofline, Verdict
 from arcforge_core.errors import ConfigError, PluginError
+from arcforge_core.ops.allocator import keep_freed_memory
 from arcforge_core.ops.processor import allowed_cores, memory_bytes
 from arcforge_core.plugins.loader import registry
 
@@ -85,7 +86,7 @@ def auto_hardware(config: HardwareConfig) -> Hardware:
 
 
 def build_hardware(config: HardwareConfig) -> Hardware:
-    """Builds the configured backend; ``auto`` selects one.
+    """Builds the configured backend; ``auto`` selects one. On the CPU the process keeps freed memory from then on.
 
     Raises:
         ConfigError: the backend's device is not usable here, with the reason.
@@ -94,6 +95,8 @@ def build_hardware(config: HardwareConfig) -> Hardware:
     for probe in (hardware.probe, hardware.confirm):
         if not (answer := probe()).ok:
             raise ConfigError("hardware", config.name, f"not usable here: {answer.reason}")
+    if hardware.identity.device == "cpu":
+        keep_freed_memory()
     return hardware
 
 

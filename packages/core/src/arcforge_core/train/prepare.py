@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 from typing import Any
@@ -19,26 +18,12 @@ from arcforge_core.ops.hardware import build_hardware
 from arcforge_core.ops.processor import usable_threads
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-MALLOC = {"MALLOC_MMAP_THRESHOLD_": (-3, 32 << 20), "MALLOC_TRIM_THRESHOLD_": (-1, -1)}
-"""Variables of glibc with their numbers in ``malloc.h``, and values: the greatest that it accepts, and never."""
 
 
 def use_threads(threads: int | None) -> None:
     """Sets torch's CPU threads; None divides the usable ones among the processes of this machine."""
     local = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     torch.set_num_threads(threads or max(1, usable_threads() // local))
-
-
-def keep_freed_memory() -> None:
-    """Has this process keep the memory that tensors free, up to 32 MB each, for later ones of the same step.
-
-    glibc returns much of it, and then each page comes back by a fault: of a step of `MuonSplit`, a fifth of its time.
-    Variables of glibc that are set keep their values; other C libraries have no such function.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    for variable, (parameter, value) in MALLOC.items():
-        if mallopt is not None and variable not in os.environ:
-            mallopt(parameter, value)
 
 
 def prepare_hardware(config: RunConfig, console: Console) -> Hardware:

@@ -39,7 +39,7 @@ from arcforge_core.train.callbacks.checkpointing import Checkpointing
 from arcforge_core.train.callbacks.metrics import tell_loggers
 from arcforge_core.train.callbacks.stopping import Stopping
 from arcforge_core.train.module import TrainingModule
-from arcforge_core.train.prepare import keep_freed_memory, prepare_hardware, use_threads
+from arcforge_core.train.prepare import prepare_hardware, use_threads
 from arcforge_core.train.resume import (
     check_same_run,
     find_run,
@@ -152,7 +152,6 @@ class Session:
                 wanted = f"trainer.threads={config.trainer.threads}"
                 self.console.print(f"warning: {wanted}, but this process may use {allowed_cores()} cores: slower")
             use_threads(config.trainer.threads)
-            keep_freed_memory()
             torch.use_deterministic_algorithms(config.trainer.deterministic)
             self.hardware = prepare_hardware(config, self.console)
             self._held = held.pop_all()

@@ -10,10 +10,10 @@ import pytest
 FAULTS = """
 import resource, sys
 import torch
-from arcforge_core.train.prepare import keep_freed_memory
+from arcforge_core.ops.hardware import select_hardware
 
 if sys.argv[1] == "keep":
-    keep_freed_memory()
+    select_hardware("cpu")
 torch.set_num_threads(1)
 faults = []
 for _ in range(4):
