@@ -83,7 +83,7 @@ def chats(data: Path) -> str:
     return f"data.chat=[{data / TUNING}]"
 
 
-def tuning_command(sizes: Sizes, data: str, seed: int, folder: Path, longest: int = 128, lr: float = 4e-3) -> list[str]:
+def tuning_command(sizes: Sizes, data: str, seed: int, folder: Path, longest: int = 128) -> list[str]:
     """Returns the command of the fine-tuning.
 
     Args:
@@ -92,12 +92,11 @@ def tuning_command(sizes: Sizes, data: str, seed: int, folder: Path, longest: in
         seed: of the run.
         folder: of the run.
         longest: tokens of a conversation at most.
-        lr: learning rate.
     """
     return [
         "train", "stage=sft", f"init={sizes.init}", f"folder={folder}", f"seed={seed}", "data=conversations",
         data, "data.filters=[]", f"data.max_tokens={longest + 1}", f"trainer.sequence_length={longest}",
-        "trainer.micro_batch_tokens=2048", f"optimizer.lr={lr}", "schedule=cosine", "schedule.warmup=0.05",
+        "trainer.micro_batch_tokens=2048", "optimizer.lr=4e-3", "schedule=cosine", "schedule.warmup=0.05",
         "schedule.final=0.1", f"trainer.max_steps={sizes.tuning_steps}", "trainer.samples=0",
         f"trainer.eval_every={sizes.tuning_steps}",
     ]  # fmt: skip

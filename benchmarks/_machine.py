@@ -76,6 +76,9 @@ def peak_growth(run: Callable[[], object]) -> float:
         line = next(line for line in status.read_text().splitlines() if line.startswith(field))
         return int(line.split()[1])
 
+    from arcforge_core.ops.allocator import return_freed_memory
+
+    return_freed_memory()  # else the call takes it without growth
     Path("/proc/self/clear_refs").write_text("5")  # forgets the peak of what came before
     before = kilobytes("VmRSS")
     run()

@@ -115,7 +115,7 @@ def write_files(
         experts: file; gets right replies.
         pairs: file; gets pairs of careless replies to one prompt.
         counts: of experts' replies, and of pairs before those are left out that readers cannot tell apart.
-        seed: of what is drawn.
+        seed: of all draws.
         noise: share of the pairs that are the wrong way round.
     """
     draw = random.Random(f"packaging/{seed}")

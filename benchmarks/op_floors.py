@@ -5,8 +5,9 @@
 A row is one call of the function that the ops of this machine choose, in fp32 and in bf16. Its floor counts the
 products that the result needs, at the measured rate of large products in the same precision, and the bytes that it must
 read and write, at the measured bandwidth; the larger of the two is the floor. Rates are those of this run. Operands are
-taken in turns from copies that no cache holds together. `ATEN_CPU_CAPABILITY=avx2` measures torch's and our kernels as
-on a processor without AVX512.
+taken in turns from copies that no cache holds together. bf16 is left out on a processor without its instructions.
+`ATEN_CPU_CAPABILITY=avx2`, and `CXX` as a script that calls the compiler with ``-march=x86-64-v3``, measure torch's and
+our kernels without AVX512.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,7 @@ from _machine import describe_machine, read_bandwidth
 from _rounds import Job, add, in_turns, ratio, show
 from arcforge_core.contracts.batch import cumulative
 from arcforge_core.contracts.hardware import OpCall
+from arcforge_core.ops.compat import has_bf16
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
 from arcforge_core.train.throughput import matmul_rate
@@ -50,10 +53,10 @@ class Case:
     Attributes:
         op: its name.
         rows: of the operand that is not a weight or a cache: tokens, queries or matrices.
-        title: what is computed, and how much.
+        title: the computation and its size.
         sizes: that the op's kernels are chosen by.
         make: returns the arguments in a dtype.
-        products: multiplications and additions.
+        products: multiplications and additions, by dtype.
         values: numbers of the dtype that are read and written.
     """
 
@@ -62,7 +65,7 @@ class Case:
     title: str
     sizes: Mapping[str, int]
     make: Callable[[torch.dtype], tuple[Any, ...]]
-    products: float
+    products: Mapping[torch.dtype, float] | float
     values: float
 
 
@@ -94,10 +97,13 @@ def absorbed(keys: int) -> Case:
 def selected(queries: int, keys: int) -> Case:
     """Queries over the latents that an indexer selected, each its own."""
     entry = LATENT + ROTATED
+    caches = dict[torch.dtype, Tensor]()  # one for all copies, which read other rows of it
 
     def make(dtype: torch.dtype) -> tuple[Any, ...]:
+        if dtype not in caches:
+            caches[dtype] = drawn(dtype, keys, entry)
         chosen = torch.stack([torch.randperm(keys)[:TOPK].sort().values for _ in range(queries)])
-        return (drawn(dtype, queries, HEADS, entry), drawn(dtype, keys, entry), chosen, cumulative([queries]),
+        return (drawn(dtype, queries, HEADS, entry), caches[dtype], chosen, cumulative([queries]),
                 cumulative([keys]), LATENT, entry**-0.5)  # fmt: skip
 
     return Case(
@@ -166,12 +172,13 @@ def experts(tokens: int, chosen: int = 4, count: int = 16, width: int = 512) -> 
 
 
 def orthogonal(batch: int, rows: int, columns: int) -> Case:
-    """Muon's iteration; products are those of the form that needs fewer, which bf16 is not precise enough for."""
+    """Muon's iteration; bf16 is not precise enough for the form that needs fewer products."""
     steps = COEFFICIENTS["kj"]
     return Case(
         "newton_schulz", batch, f"{batch} matrices of {rows} x {columns}", {"rows": rows, "columns": columns},
         lambda dtype: (drawn(dtype, batch, rows, columns), steps),
-        batch * float(min(flops(rows, columns), reference_flops(rows, columns))), 2 * batch * rows * columns,
+        {torch.float32: batch * float(min(flops(rows, columns), reference_flops(rows, columns))),
+         torch.bfloat16: batch * float(reference_flops(rows, columns))}, 2 * batch * rows * columns,
     )  # fmt: skip
 
 
@@ -186,8 +193,8 @@ def job_of(case: Case, dtype: torch.dtype, ops: Ops) -> tuple[Job, float]:
     """Returns the calls of a round, in turns over the copies of the operands, and how many they are."""
     run = ops.bind(OpCall(case.op, "cpu", dtype, needs_grad=False, sizes=dict(case.sizes)))
     first = case.make(dtype)
-    size = sum(x.numel() * x.element_size() for x in first if isinstance(x, Tensor))
-    copies = [first, *(case.make(dtype) for _ in range(min(MOST_COPIES, max(3, CACHES // size))))]
+    read = case.values * dtype.itemsize  # a call may read a part of its operands
+    copies = [first, *(case.make(dtype) for _ in range(min(MOST_COPIES, int(CACHES / read))))]
     turns = itertools.cycle(copies)
     with torch.inference_mode():
         run(*next(turns))
@@ -213,7 +220,8 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     ops, report = Ops(select_hardware("cpu")), {"benchmark": "op_floors", "machine": describe_machine(options.threads)}
     rows: list[dict[str, Any]] = []
-    for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+    dtypes = {"fp32": torch.float32} | ({"bf16": torch.bfloat16} if has_bf16() else {})
+    for name, dtype in dtypes.items():
         for case in CASES:
             if options.only and case.op not in options.only:
                 continue
@@ -221,13 +229,20 @@ def main() -> None:
             job, calls = job_of(case, dtype, ops)
             seconds = [took / calls for took in in_turns({"": job}, 3 if options.quick else 9)[""]]
             rates = matmul_rate(dtype), read_bandwidth()
-            floors = {"products": case.products / rates[0], "bytes": case.values * dtype.itemsize / rates[1]}
+            products = case.products if isinstance(case.products, float) else case.products[dtype]
+            floors = {"products": products / rates[0], "bytes": case.values * dtype.itemsize / rates[1]}
             floor = max(floors.values())
             over = ratio(seconds, [floor] * len(seconds))
-            row = {"op": case.op, "of": case.title, "dtype": name, "ms": 1e3 * min(seconds), "floor_ms": 1e3 * floor}
+            row = {
+                "op": case.op,
+                "of": case.title,
+                "dtype": name,
+                "ms": 1e3 * statistics.median(seconds),
+                "floor_ms": 1e3 * floor,
+            }
             rows.append(row | {"bound": max(floors, key=lambda kind: floors[kind]), "over": over.value})
             add(report, {f"{case.op}_{case.rows}_{name}_over_floor": over})
-            print(f"{name} {case.op:21} {case.title:42} {1e3 * min(seconds):9.3f} ms, floor {1e3 * floor:8.3f} "
+            print(f"{name} {case.op:21} {case.title:42} {rows[-1]['ms']:9.3f} ms, floor {1e3 * floor:8.3f} "
                   f"({rows[-1]['bound']}) {over}", flush=True)  # fmt: skip
     report["rows"] = rows
     show(report)

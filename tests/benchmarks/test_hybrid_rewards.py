@@ -1,5 +1,5 @@
-"""The parts of ``benchmarks/hybrid_rewards.py`` and ``hybrid_general.py``: rewards, data, commands, and what is
-counted in runs."""
+"""The parts of ``benchmarks/hybrid_rewards.py`` and ``hybrid_general.py``: rewards, data, commands, and figures
+of runs."""
 
 from __future__ import annotations
 

@@ -7,41 +7,72 @@ from pathlib import Path
 
 import pytest
 
+from arcforge_core.ops import allocator, hardware
+
 FAULTS = """
-import resource, sys
+import ctypes, resource
 import torch
 from arcforge_core.ops.hardware import select_hardware
 
-if sys.argv[1] == "keep":
-    select_hardware("cpu")
+ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: faults of ordinary pages
 torch.set_num_threads(1)
-faults = []
-for _ in range(4):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    parts = [torch.ones(6 << 20) for _ in range(3)]  # 24 MiB each
-    del parts
-    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-print(faults[-1])
+
+def faults():
+    found = []
+    for _ in range(12):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        parts = [torch.ones(6 << 20) for _ in range(3)]  # 24 MiB each
+        del parts
+        found.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    return min(found[6:])
+
+ctypes.CDLL(None).mallopt(-3, 65536)  # as glibc does before a process has freed a tensor
+print(faults())
+select_hardware("cpu")
+print(faults())
 """
+MADE = ("GLIBC_TUNABLES", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+MAPS = Path("/proc/self/maps")
+glibc = pytest.mark.skipif(not MAPS.exists() or "libc.so.6" not in MAPS.read_text(), reason="glibc's allocator")
 
 
-def faults(argument: str, **variables: str) -> int:
-    """Returns the faults of taking 72 MiB for the fourth time."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
-    told = subprocess.run(
-        [sys.executable, "-c", FAULTS, argument],
-        env=environment | variables,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return int(told.stdout)
-
-
-@pytest.mark.skipif(not Path("/proc/self/maps").exists() or "libc.so.6" not in Path("/proc/self/maps").read_text(),
-                    reason="glibc's allocator")  # fmt: skip
+@glibc
 def test_freed_memory_is_kept_for_the_next_step() -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in MADE}
+    command = [sys.executable, "-c", FAULTS]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    before, after = map(int, told.stdout.split())
     pages = (72 << 20) // os.sysconf("SC_PAGE_SIZE")
-    assert faults("keep") < pages / 100
-    assert faults("leave") > pages / 4
-    assert faults("keep", MALLOC_MMAP_THRESHOLD_="65536") > pages / 4  # what a user has set stays
+    assert before >= pages and after < pages / 100
+
+
+def told(monkeypatch: pytest.MonkeyPatch, **variables: str) -> list[int]:
+    """Returns the numbers of the settings that the C library is told."""
+    found: list[int] = []
+    for name in MADE:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(allocator, "_function", lambda name: lambda number, value: found.append(number))
+    allocator.keep_freed_memory()
+    return found
+
+
+def test_settings_of_the_user_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(monkeypatch) == [-3, -1]
+    assert told(monkeypatch, MALLOC_MMAP_THRESHOLD_="65536") == [-1]
+    assert told(monkeypatch, GLIBC_TUNABLES="glibc.malloc.check=0:glibc.malloc.trim_threshold=65536") == [-3]
+
+
+def test_a_c_library_without_the_functions_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocator, "_function", lambda name: None)
+    allocator.keep_freed_memory()
+    allocator.return_freed_memory()
+
+
+@pytest.mark.parametrize("name", ["cpu", "auto"])
+def test_hardware_that_is_chosen_sets_up_the_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[bool] = []
+    monkeypatch.setattr(hardware, "keep_freed_memory", lambda: called.append(True))
+    on_cpu = hardware.select_hardware(name).identity.device == "cpu"
+    assert bool(called) == on_cpu

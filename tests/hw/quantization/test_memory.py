@@ -18,7 +18,7 @@ from arcforge_core.checkpoint.pretrained import save_pretrained
 from arcforge_core.config.compose import compose
 from arcforge_core.model.build import build_model
 from arcforge_core.ops.dispatch import Ops
-from arcforge_core.ops.processor import return_freed_memory
+from arcforge_core.ops.allocator import return_freed_memory
 from arcforge_hw.quantization.command import quantise
 from arcforge_hw.quantization.configs import QuantizeConfig, QuarotConfig
 

@@ -1,21 +1,36 @@
-"""The C library's memory: a process that computes on the CPU keeps what its tensors free."""
+"""The C library's memory: what it keeps of freed tensors. Only glibc can be told; others have no such functions."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 
-SETTINGS = {"MALLOC_MMAP_THRESHOLD_": (-3, 32 << 20), "MALLOC_TRIM_THRESHOLD_": (-1, -1)}
-"""Variables of glibc, their numbers in ``malloc.h``, and values: the greatest threshold that it accepts, and never."""
+MMAP_THRESHOLD, TRIM_THRESHOLD = 32 << 20, 1 << 30
+"""Bytes of a tensor that is returned to the system when it is freed, the most that glibc accepts; and bytes of unused
+memory at the end of the heap that are."""
+SETTINGS = {"mmap_threshold": (-3, MMAP_THRESHOLD), "trim_threshold": (-1, TRIM_THRESHOLD)}
+"""Names of glibc's settings, their numbers in ``malloc.h``, and values."""
 
 
 def keep_freed_memory() -> None:
-    """Keeps freed memory for later tensors, up to 32 MiB each, instead of returning it to the system.
+    """Keeps freed memory for later tensors of up to `MMAP_THRESHOLD`, instead of returning it to the system.
 
-    Each returned page comes back by a fault: they take a fifth of a prompt's time and of an optimizer's step. Variables
-    of glibc that the user has set keep their values; other C libraries have no such function.
+    Faults for returned pages take a fifth of a prompt's time, and of an optimizer's step. Settings that the user makes
+    by ``MALLOC_MMAP_THRESHOLD_``, ``MALLOC_TRIM_THRESHOLD_`` or ``GLIBC_TUNABLES`` stay.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    for variable, (parameter, value) in SETTINGS.items():
-        if mallopt is not None and variable not in os.environ:
+    mallopt, tunables = _function("mallopt"), os.environ.get("GLIBC_TUNABLES", "")
+    for name, (parameter, value) in SETTINGS.items():
+        made = f"MALLOC_{name.upper()}_" in os.environ or f"glibc.malloc.{name}=" in tunables
+        if mallopt is not None and not made:
             mallopt(parameter, value)
+
+
+def return_freed_memory() -> None:
+    """Gives the system all freed memory that lies in whole pages."""
+    trim = _function("malloc_trim")
+    if trim is not None:
+        trim(0)
+
+
+def _function(name: str) -> ctypes._NamedFuncPointer | None:
+    return getattr(ctypes.CDLL(None), name, None)

@@ -95,9 +95,7 @@ def build_hardware(config: HardwareConfig) -> Hardware:
     for probe in (hardware.probe, hardware.confirm):
         if not (answer := probe()).ok:
             raise ConfigError("hardware", config.name, f"not usable here: {answer.reason}")
-    if hardware.identity.device == "cpu":
-        keep_freed_memory()
-    return hardware
+    return _in_use(hardware)
 
 
 def select_hardware(name: str) -> Hardware:
@@ -136,12 +134,19 @@ def select_hardware(name: str) -> Hardware:
     if len(accelerators) > 1:
         raise _several(accelerators)
     if accelerators:
-        return accelerators[0]
+        return _in_use(accelerators[0])
     by_name = {h.name: h for h in usable}
     for name in ("cpu", "torch_cpu"):
         if name in by_name:
-            return by_name[name]
+            return _in_use(by_name[name])
     raise ConfigError("hardware", "auto", "no backend is usable: arcforge doctor shows why")
+
+
+def _in_use(hardware: Hardware) -> Hardware:
+    """Returns the hardware, once this process is set up for it."""
+    if hardware.identity.device == "cpu":
+        keep_freed_memory()
+    return hardware
 
 
 def _several(accelerators: Sequence[Hardware]) -> ConfigError:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import re
-import sys
 from pathlib import Path
 
 from arcforge_core.files.cgroups import cgroup_quota
@@ -35,17 +33,6 @@ def allowed_cores() -> int:
 def memory_bytes() -> int:
     """Returns the memory of this machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def return_freed_memory() -> None:
-    """Gives the system what the C library keeps of freed memory, where the library can (glibc).
-
-    It keeps up to twice the largest tensor that was freed, at most 64 MiB.
-    """
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
 
 
 def usable_threads() -> int:

@@ -29,7 +29,7 @@ from arcforge_core.contracts.checkpoint import Link
 from arcforge_core.errors import CheckpointError
 from arcforge_core.files.find import CONFIG
 from arcforge_core.files.rundir import write_json
-from arcforge_core.ops.processor import return_freed_memory
+from arcforge_core.ops.allocator import return_freed_memory
 from arcforge_core.ops.quant import Quantised, dequantise
 from arcforge_core.plugins.loader import registry
 from arcforge_core.train import processes

@@ -1,5 +1,5 @@
-// Absorbed attention to selected keys. A query's keys are gathered once, in the precision that is computed in, and serve
-// both products. Threads have queries of their own; of fewer queries than threads they share keys, then heads.
+// Absorbed attention to selected keys. A query's keys are gathered once, in the precision that is computed in, and serve both
+// products. Threads have queries of their own; where these are few, all share one query's keys, then its heads.
 //
 // T queries, S keys, H heads, K selected keys, C latent plus rope, L latent.
 #include "record.h"
@@ -45,7 +45,7 @@ void attend(const T* q, const A* entries, const int64_t* selected, int64_t keys,
 template <typename T, typename A>
 void forward_shared(const T* q, const T* kv, const int64_t* selected, T* out, const Sizes& s) {
   const int64_t stride = padded<A>(s.width), keys = used_slots(selected, s.selected);
-  const int64_t each = (s.heads + s.threads - 1) / s.threads;
+  const int64_t each = std::max<int64_t>(1, (s.heads + s.threads - 1) / s.threads);
   A* entries = kept<A>(s.selected * stride);
 #pragma omp parallel num_threads(s.threads)
   {
@@ -63,7 +63,7 @@ template <typename T, typename A>
 void forward(const T* q, const T* kv, const int64_t* rows, T* out, const Sizes& s) {
   const int64_t stride = padded<A>(s.width);
   const auto of = [&](int64_t t, int64_t width) { return t * s.heads * width; };
-  if (s.tokens < s.threads) {
+  if (2 * s.tokens <= std::min<int64_t>(s.threads, s.heads)) {  // else threads of their own queries take no longer
     for (int64_t t = 0; t < s.tokens; t++)
       forward_shared<T, A>(q + of(t, s.width), kv, rows + t * s.selected, out + of(t, s.latent), s);
     return;
