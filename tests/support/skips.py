@@ -14,7 +14,7 @@ MACHINE = (
     r"runs the page's functions in node",
     r"no C\+\+ compiler: .*|needs Linux and a C compiler|no kernels here",
     r"these sandboxes are Linux's|bubblewrap is Linux's|memory is bounded on Linux|proc\(5\)|needs a POSIX pipe",
-    r"root writes everywhere|only root mounts a small disk",
+    r"needs glibc|root writes everywhere|only root mounts a small disk",
     r"this run is an ordinary user's already, and cannot become another's",
     r"no .*: the kernel's headers are not installed|this process may not open so many files",
     r"(npm|node) is not installed|\S+ cannot be fetched by (npm|pip): .*|harbor cannot be installed: .*",

@@ -33,7 +33,7 @@ print(faults())
 """
 MADE = ("GLIBC_TUNABLES", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 MAPS = Path("/proc/self/maps")
-glibc = pytest.mark.skipif(not MAPS.exists() or "libc.so.6" not in MAPS.read_text(), reason="glibc's allocator")
+glibc = pytest.mark.skipif(not MAPS.exists() or "libc.so.6" not in MAPS.read_text(), reason="needs glibc")
 
 
 @glibc
@@ -46,8 +46,8 @@ def test_freed_memory_is_kept_for_the_next_step() -> None:
     assert before >= pages and after < pages / 100
 
 
-def told(monkeypatch: pytest.MonkeyPatch, **variables: str) -> list[int]:
-    """Returns the numbers of the settings that the C library is told."""
+def settings(monkeypatch: pytest.MonkeyPatch, **variables: str) -> list[int]:
+    """Returns the numbers of the settings that are made in the C library."""
     found: list[int] = []
     for name in MADE:
         monkeypatch.delenv(name, raising=False)
@@ -59,9 +59,9 @@ def told(monkeypatch: pytest.MonkeyPatch, **variables: str) -> list[int]:
 
 
 def test_settings_of_the_user_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert told(monkeypatch) == [-3, -1]
-    assert told(monkeypatch, MALLOC_MMAP_THRESHOLD_="65536") == [-1]
-    assert told(monkeypatch, GLIBC_TUNABLES="glibc.malloc.check=0:glibc.malloc.trim_threshold=65536") == [-3]
+    assert settings(monkeypatch) == [-3, -1]
+    assert settings(monkeypatch, MALLOC_MMAP_THRESHOLD_="65536") == [-1]
+    assert settings(monkeypatch, GLIBC_TUNABLES="glibc.malloc.check=0:glibc.malloc.trim_threshold=65536") == [-3]
 
 
 def test_a_c_library_without_the_functions_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The C library's memory: what it keeps of freed tensors. Only glibc can be told; others have no such functions."""
+"""The C library's memory, and the part that it keeps of freed tensors. Only glibc has functions for it."""
 
 from __future__ import annotations
 
