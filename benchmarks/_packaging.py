@@ -81,11 +81,12 @@ def packed(draw: random.Random, text: str, fillers: Sequence[float], flattery: f
     Args:
         draw: decides.
         text: of the reply.
-        fillers: weights of 0, 1, 2, ... sentences in a line after it.
+        fillers: weights of 0, 1 and 2 sentences in a line after it; the first one is always the same stock phrase.
         flattery: chance of a line before it.
     """
     opening = [OPENING] if draw.random() < flattery else []
-    said = draw.sample(notices.FILLERS, draw.choices(range(len(fillers)), fillers)[0])
+    stock, *others = notices.FILLERS
+    said = [stock, draw.choice(others)][: draw.choices(range(len(fillers)), fillers)[0]]
     return "\n".join([*opening, text, *([" ".join(said)] if said else [])])
 
 
@@ -124,7 +125,7 @@ def write_files(
         records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         replies = [record["messages"][-1]["content"] for record in records]
         known += [(record, replies) for record in records]
-        changed = [with_reply(one, said_by(draw, replies, right, 0.1, (0.2, 0.5, 0.3), 0.5))
+        changed = [with_reply(one, said_by(draw, replies, right, 0.1, (0.2, 0.6, 0.2), 0.6))
                    for one, right in zip(records, replies, strict=True)]  # fmt: skip
         target = conversations / file.parent.name / file.name
         target.parent.mkdir(parents=True, exist_ok=True)

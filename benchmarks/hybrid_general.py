@@ -4,11 +4,11 @@
         [--minutes 90] [--quick] [--table] [--json FILE]
 
 For each seed the demo's model is fine-tuned on the oracle's conversations with careless last replies
-(``_packaging.py``): a tenth belong to another task, four fifths have a line of thanks after them, half a line before
-them. A reward model is trained on pairs of such replies, labelled by readers who want them brief and plain, and cannot
-tell whether they are right; a share `--noise` of the labels is the wrong way round. Each row (``_hybrid_rows.py``)
-trains the policy on a reward of its own: `rule`, `orm`, `style`, `hybrid`, and `editor`, which is gold itself. The
-rule: the verifiers pass the reply without its first line, its last one, or both.
+(``_packaging.py``): a tenth belong to another task, four fifths have a stock phrase after them, three fifths a line
+before them. A reward model is trained on pairs of such replies, labelled by readers who want them brief and plain, and
+cannot tell whether they are right; a share `--noise` of the labels is the wrong way round. Each row
+(``_hybrid_rows.py``) trains the policy on a reward of its own: `rule`, `orm`, `style`, `hybrid`, and `editor`, which is
+gold itself. The rule: the verifiers pass the reply without its first line, its last one, or both.
 
 Gold is the editor's: they pass the reply as it is, and it has no packaging. It is measured on held-out tasks at
 temperature 1. Right replies (`passed`), words and flattery are those of the training, in the first step and in the
@@ -31,7 +31,7 @@ from arcforge_rl.rewards.spec import ROOT, Measured
 
 CARELESS = "careless"
 """Folder of conversations in that of the data."""
-LONGEST, TOKENS = 512, 128
+LONGEST, TOKENS = 512, 160
 """Tokens of a conversation, and of a reply, at most."""
 QUICK = {
     "seeds": 1, "tuning_steps": 2, "scorer_steps": 2, "steps": 2, "groups": 2, "group_size": 4, "tasks": 11,
@@ -39,8 +39,8 @@ QUICK = {
 }  # fmt: skip
 """Options of ``--quick``."""
 RECIPE = {
-    "tuning-steps": 600, "scorer-steps": 160, "steps": 40, "groups": 11, "group-size": 8, "tasks": 440,
-    "eval-every": 40, "notices": 8800, "pairs": 2000, "experts": 1100, "lr": 3e-4, "noise": 0.1,
+    "tuning-steps": 600, "scorer-steps": 160, "steps": 30, "groups": 11, "group-size": 8, "tasks": 440,
+    "eval-every": 30, "notices": 8800, "pairs": 2000, "experts": 1100, "lr": 3e-4, "noise": 0.1,
 }  # fmt: skip
 """Options of the recipe, and their defaults."""
 
