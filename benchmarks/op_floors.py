@@ -77,7 +77,7 @@ def drawn(dtype: torch.dtype, *shape: int) -> Tensor:
 def linear(rows: int) -> Case:
     """A projection of the hidden state."""
     return Case(
-        "linear", rows, f"{rows} rows of {HIDDEN} to {WIDTH}", {"inputs": HIDDEN, "outputs": WIDTH},
+        "linear", rows, f"{rows} x {HIDDEN} to {WIDTH}", {"inputs": HIDDEN, "outputs": WIDTH},
         lambda dtype: (drawn(dtype, rows, HIDDEN), drawn(dtype, WIDTH, HIDDEN)),
         2.0 * rows * HIDDEN * WIDTH, HIDDEN * WIDTH + rows * (HIDDEN + WIDTH),
     )  # fmt: skip
@@ -107,7 +107,7 @@ def selected(queries: int, keys: int) -> Case:
                 cumulative([keys]), LATENT, entry**-0.5)  # fmt: skip
 
     return Case(
-        "sparse_mla", queries, f"{queries} queries, {TOPK:,} of {keys:,} keys each",
+        "sparse_mla", queries, f"{queries} x {TOPK:,} of {keys:,} keys",
         {"heads": HEADS, "key_dim": entry, "latent_dim": LATENT, "topk": TOPK}, make,
         2.0 * queries * TOPK * HEADS * (entry + LATENT), min(keys, queries * TOPK) * entry,
     )  # fmt: skip
@@ -165,7 +165,7 @@ def experts(tokens: int, chosen: int = 4, count: int = 16, width: int = 512) -> 
 
     read = min(count, tokens * chosen) * 3 * width * HIDDEN
     return Case(
-        "moe_experts", tokens, f"{tokens} tokens, {chosen} of {count} experts of {width}",
+        "moe_experts", tokens, f"{tokens} x {chosen} of {count} experts of {width}",
         {"experts": count, "hidden": HIDDEN, "width": width}, make,
         6.0 * tokens * chosen * width * HIDDEN, read + 2 * tokens * HIDDEN,
     )  # fmt: skip
