@@ -167,7 +167,7 @@ def theirs(folder: Path, settings: Settings, options: argparse.Namespace, steps:
     environment = CopyEnvironment(CopyConfig(letters=LETTERS))
     dialogue = build_dialogue(Tokenizer.load(folder), "off")  # the same prompts, ended by the same tokens
     tasks = [environment.task(n) for n in range(options.groups * (steps + 1))]
-    rendered = [dialogue.prompt([Message("user", task.prompt)], ()) for task in tasks]
+    rendered = [list(dialogue.prompt([Message("user", task.prompt)], ()).ids) for task in tasks]
     prompts = [{"prompt": tokenizer.decode(ids)} for ids in rendered]
     again = [tokenizer.encode(row["prompt"], add_special_tokens=False) for row in prompts]
     if again != rendered:
