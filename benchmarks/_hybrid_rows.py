@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ from typing import Any
 import _notices as notices
 from _hacking_rows import POOLED, rows_of
 from _hacking_stages import EXPERTS, Sizes, scorer_command
-from _stages import Run, once
+from _stages import Run, once, options_of, run_all
 from arcforge_rl.rewards.spec import ROOT, Combination, Measured, RewardSpec
 from arcforge_rl.rewards.toml import to_toml
 
@@ -167,3 +168,19 @@ def runs_of(subject: Subject, out: Path, rows: Sequence[str], recipe: Recipe, se
         for seed in seeds
         for row in rows
     ]
+
+
+def options_of_rows(name: str, doc: str | None, recipe: Mapping[str, int | float]) -> argparse.ArgumentParser:
+    """Returns the options of a benchmark of these rows; see `options_of`."""
+    made = options_of(name, doc, recipe)
+    made.add_argument("--rows", nargs="*", default=list(ROWS), choices=list(ROWS))
+    return made
+
+
+def run_rows(name: str, made: argparse.ArgumentParser, quick: Mapping[str, Any], subject: Subject) -> None:
+    """Runs the missing rows of a subject, and prints; see `run_all`."""
+    run_all(
+        name, made, quick, Recipe,
+        lambda options, recipe, seeds: runs_of(subject, options.out, options.rows, recipe, seeds),
+        lambda options, seeds: report(options.out, options.rows, seeds, subject.right),
+    )  # fmt: skip

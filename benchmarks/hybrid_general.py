@@ -24,9 +24,9 @@ import json
 from pathlib import Path
 
 from _hacking_stages import EXPERTS, PAIRS, policy_command, tuning_command
-from _hybrid_rows import ROWS, TASTE, Recipe, Subject, report, runs_of
+from _hybrid_rows import TASTE, Recipe, Subject, options_of_rows, run_rows
 from _packaging import PASSED, write_files
-from _stages import once, options_of, run_all
+from _stages import once
 from arcforge_rl.rewards.spec import ROOT, Measured
 
 CARELESS = "careless"
@@ -74,19 +74,8 @@ MIXTURE = Subject(Measured(PASSED), Measured("gold", of=ROOT), 1, PASSED, write,
 
 def parser() -> argparse.ArgumentParser:
     """Returns the options."""
-    made = options_of("hybrid_general", __doc__, RECIPE)
-    made.add_argument("--rows", nargs="*", default=list(ROWS), choices=list(ROWS))
-    return made
-
-
-def main() -> None:
-    """Runs the missing ones, and prints."""
-    run_all(
-        "hybrid_general", parser(), QUICK, Recipe,
-        lambda options, recipe, seeds: runs_of(MIXTURE, options.out, options.rows, recipe, seeds),
-        lambda options, seeds: report(options.out, options.rows, seeds, MIXTURE.right),
-    )  # fmt: skip
+    return options_of_rows("hybrid_general", __doc__, RECIPE)
 
 
 if __name__ == "__main__":
-    main()
+    run_rows("hybrid_general", parser(), QUICK, MIXTURE)

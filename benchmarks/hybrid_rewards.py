@@ -24,8 +24,7 @@ from pathlib import Path
 
 import _notices as notices
 from _hacking_stages import chats, policy_command, tuning_command, write_data
-from _hybrid_rows import ROWS, TASTE, Recipe, Subject, report, runs_of
-from _stages import options_of, run_all
+from _hybrid_rows import TASTE, Recipe, Subject, options_of_rows, run_rows
 from arcforge_rl.rewards.spec import Measured
 
 QUICK = {
@@ -55,19 +54,8 @@ NOTICES = Subject(Measured("facts"), Measured("gold"), 3, "facts", write, tuning
 
 def parser() -> argparse.ArgumentParser:
     """Returns the options."""
-    made = options_of("hybrid_rewards", __doc__, RECIPE)
-    made.add_argument("--rows", nargs="*", default=list(ROWS), choices=list(ROWS))
-    return made
-
-
-def main() -> None:
-    """Runs the missing ones, and prints."""
-    run_all(
-        "hybrid_rewards", parser(), QUICK, Recipe,
-        lambda options, recipe, seeds: runs_of(NOTICES, options.out, options.rows, recipe, seeds),
-        lambda options, seeds: report(options.out, options.rows, seeds, NOTICES.right),
-    )  # fmt: skip
+    return options_of_rows("hybrid_rewards", __doc__, RECIPE)
 
 
 if __name__ == "__main__":
-    main()
+    run_rows("hybrid_rewards", parser(), QUICK, NOTICES)
