@@ -23,6 +23,7 @@ import argparse
 import itertools
 import json
 import logging
+import math
 import os
 import shutil
 import statistics
@@ -133,7 +134,9 @@ def ours(folder: Path, settings: Settings, options: argparse.Namespace, steps: i
         ],
     )  # fmt: skip
     run(config)
-    metrics = folder / "runs/latest/metrics.csv"  # the first process writes it for all
+    if os.environ.get("RANK", "0") != "0":  # the first process writes the table, and reads it
+        return Speed(math.nan, math.nan)
+    metrics = folder / "runs/latest/metrics.csv"
     rows = metrics.read_text().splitlines()
     names, *rest = [row.split(",") for row in rows]
     clock = [float(row[names.index("seconds")]) for row in rest]
