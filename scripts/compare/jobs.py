@@ -6,6 +6,7 @@ JSON lines: the value of the first call, then seconds of the clock and of the pr
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -24,8 +25,11 @@ ROWS, LENGTH = 4, 512
 PROMPT, TOKENS = 1024, 48
 
 
-def train(overrides: Sequence[str]) -> Job:
-    """Forward and backward pass, clipping and a step of the recipe's optimizer on 2,048 tokens of `mini`."""
+def train(overrides: Sequence[str], bf16: bool = False) -> Job:
+    """Forward and backward pass, clipping and a step of the recipe's optimizer on 2,048 tokens of `mini`.
+
+    With `bf16` it computes in that, on documents whose lengths are drawn for each call.
+    """
     import torch
 
     from arcforge_core.contracts.batch import SequenceBatch
@@ -34,12 +38,17 @@ def train(overrides: Sequence[str]) -> Job:
     from arcforge_optim import build_optimizer
 
     model = built(["model=mini", "attention=mla", *overrides])
+    model.set_compute_dtype(torch.bfloat16 if bf16 else torch.float32)
     optimizer = build_optimizer("muon_split", model, lr=1e-4)
-    tokens = torch.randint(model.config.vocab_size, (2, ROWS * LENGTH), generator=torch.Generator().manual_seed(1))
-    ones = torch.ones(ROWS * LENGTH)
-    batch = TrainBatch(tokens[0], tokens[1], ones, SequenceBatch.build([LENGTH] * ROWS), cursor=0, num_bytes=0)
+    draw, total = torch.Generator().manual_seed(1), ROWS * LENGTH
+    tokens, ones = torch.randint(model.config.vocab_size, (2, total), generator=draw), torch.ones(total)
 
     def job() -> float:
+        lengths = [LENGTH] * ROWS
+        if bf16:
+            ends = [0, *torch.randperm(total - 1, generator=draw)[: 2 * ROWS].add(1).sort().values.tolist(), total]
+            lengths = [b - a for a, b in itertools.pairwise(ends)]
+        batch = TrainBatch(tokens[0], tokens[1], ones, SequenceBatch.build(lengths), cursor=0, num_bytes=0)
         result = accumulate_gradients(model, StepBatch([batch]), torch.Tensor.backward, lambda v: (v, 1.0))
         clip_gradients(model.named_parameters(), 1.0)
         optimizer.step()
@@ -47,6 +56,11 @@ def train(overrides: Sequence[str]) -> Job:
         return float(result.losses["loss"])
 
     return job
+
+
+def train_bf16(overrides: Sequence[str]) -> Job:
+    """`train` in bfloat16."""
+    return train(overrides, bf16=True)
 
 
 def prompt(overrides: Sequence[str]) -> Job:
@@ -97,7 +111,7 @@ def built(overrides: Sequence[str]) -> Any:
 
 
 CASES: dict[str, Callable[[Sequence[str]], Job]] = {
-    "train": train, "prompt": prompt, "decode": decode, "decode_16": decode_16,
+    "train": train, "train_bf16": train_bf16, "prompt": prompt, "decode": decode, "decode_16": decode_16,
 }  # fmt: skip
 
 

@@ -70,10 +70,11 @@ def test_all_weights_zero_give_a_zero_loss(kernel):
     assert loss.item() == 0.0 and not x.grad.any() and not weight.grad.any()
 
 
-@pytest.mark.parametrize(("dtype", "rows"), [(torch.float32, 4), (torch.bfloat16, 8)])
-def test_full_logits_never_exist(kernel, small_chunks, dtype, rows):
+@pytest.mark.parametrize(("dtype", "rows"), [(torch.float32, 32), (torch.bfloat16, 64)])
+def test_full_logits_never_exist(kernel, monkeypatch, dtype, rows):
     """As many bytes of them in both precisions."""
-    x, weight, target, _ = make(64, 2, 512, dtype)
+    monkeypatch.setattr(chunks, "CHUNK", 32)
+    x, weight, target, _ = make(128, 2, 512, dtype)
     largest = 0
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
@@ -85,9 +86,28 @@ def test_full_logits_never_exist(kernel, small_chunks, dtype, rows):
             return out
 
     with Watch():
-        args = (x.detach(), weight.detach(), target, torch.ones(64), True)
+        args = (x.detach(), weight.detach(), target, torch.ones(128), True)
         chunks.chunked(*args, chunks.chunk_of(x), kernel.row_losses)
     assert largest == rows * 512
+
+
+@pytest.mark.parametrize("counted", [1, 31, 32, 40])
+def test_bfloat16_rows_fill_whole_blocks(kernel, monkeypatch, counted):
+    """So that few numbers of rows come again and again; which ones is unseen in the results."""
+    seen = []
+    monkeypatch.setattr(
+        chunks.torch, "mm", lambda *args, mm=torch.mm, **rest: (seen.append(len(args[0])), mm(*args, **rest))[1]
+    )
+    x, weight, target, _ = make(40, 2, 512, torch.bfloat16)
+    weight_T = (torch.arange(40) < counted).float()
+    target[counted:] = -100
+    loss, *grads = chunks.chunked(x.detach(), weight.detach(), target, weight_T, True, 64, kernel.row_losses)
+    assert {n for n in seen if n != 512} == {32 if counted <= 32 else 64}
+    wide = [value.detach().double().requires_grad_() for value in (x, weight)]
+    exact = reference.linear_cross_entropy(*wide, target.clamp(min=0), weight_T.double())
+    torch.testing.assert_close(loss.double(), exact, rtol=1e-2, atol=1e-2)
+    for got, wanted in zip(grads, torch.autograd.grad(exact, wide), strict=True):
+        assert (got - wanted).abs().max() <= 2e-2 * wanted.abs().max()
 
 
 @pytest.mark.parametrize(

@@ -195,12 +195,37 @@ def test_strided_inputs_and_expanded_gradients():
     torch.testing.assert_close(fused.grad, torch.stack(wanted, dim=2))
 
 
-def test_long_segments_are_left_to_tiles(monkeypatch):
-    """The other kernel runs as soon as one segment is longer."""
-    monkeypatch.setattr(kernel, "SHORT", 8)
+@pytest.mark.parametrize(("short", "long", "threads"), [(8, 100, 9), (100, 8, 1), (8, 8, 1)])
+def test_long_segments_are_left_to_tiles(monkeypatch, short, long, threads):
+    """The other kernel runs as soon as one segment is too long for this number of threads."""
+    monkeypatch.setattr(kernel, "SHORT", short)
+    monkeypatch.setattr(kernel, "LONG", long)
+    monkeypatch.setattr(kernel.torch, "get_num_threads", lambda: threads)
     monkeypatch.setattr(kernel, "_forward", None)
     call = make([(3, 0), (4, 5)])
     torch.testing.assert_close(kernel.attention_varlen(*call), reference.attention_varlen(*call))
+
+
+@pytest.mark.parametrize(("short", "long", "threads"), [(8, 9, 4), (9, 8, 9)])
+def test_each_thread_may_have_a_long_segment(monkeypatch, short, long, threads):
+    """Two segments of two key/value heads are work for four threads."""
+    monkeypatch.setattr(kernel, "SHORT", short)
+    monkeypatch.setattr(kernel, "LONG", long)
+    monkeypatch.setattr(kernel.torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(kernel.tiled, "attention_varlen", None)
+    call = make([(3, 0), (4, 5)])
+    torch.testing.assert_close(kernel.attention_varlen(*call), reference.attention_varlen(*call))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.bfloat16, 2e-2)])
+def test_a_thousand_keys_equal_the_tiles(dtype, tolerance):
+    q, k, v, *rest = (x.to(dtype) if torch.is_tensor(x) and x.is_floating_point() else x for x in make([(1100, 100)]))
+    inputs = [x.detach().requires_grad_() for x in (q, k, v)]
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    outs = kernel.attention_varlen(*inputs, *rest), kernel.tiled.attention_varlen(*exact, *rest)
+    grads = [torch.autograd.grad(out.sum(), given) for out, given in zip(outs, (inputs, exact), strict=True)]
+    for got, wanted in zip((outs[0], *grads[0]), (outs[1], *grads[1]), strict=True):
+        assert (got - wanted).abs().max() <= tolerance * wanted.abs().max()
 
 
 def test_segments_beyond_the_rows_are_refused():

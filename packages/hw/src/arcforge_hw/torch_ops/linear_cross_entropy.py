@@ -1,7 +1,7 @@
 """Linear layer and cross-entropy in chunks of tokens: the full logits never exist.
 
 The forward pass computes the gradients while it has a chunk's logits; the backward pass only scales them. Tokens of
-weight 0 are skipped.
+weight 0 are skipped. In bfloat16 on CPUs a chunk is padded to whole `blocks` with rows of weight 0.
 
 Shapes: T tokens, B tokens of a chunk, D hidden, W vocabulary.
 """
@@ -12,7 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from arcforge_hw.torch_ops.blocks import in_blocks, whole
 
 CHUNK = 1024
 """Tokens whose logits exist at a time in fp32 or wider; twice as many in bfloat16: the same number of bytes."""
@@ -35,24 +38,34 @@ def chunked(
     wide = torch.promote_types(x_TD.dtype, torch.float32)
     loss = x_TD.new_zeros((), dtype=wide)
     grad_x_TD = x_TD.new_zeros(x_TD.shape if needs_grad else 0)
-    grad_WD = weight_WD.new_zeros(weight_WD.shape if needs_grad else 0, dtype=wide)
+    grad_WD = weight_WD.new_zeros(weight_WD.shape if needs_grad else 0)
     counted = weight_T.nonzero().flatten()
     # one buffer for all chunks: allocating each costs more than the exponentials
-    buffer = x_TD.new_empty(min(chunk, len(counted)), len(weight_WD))
-    for rows in counted.split(chunk):
-        x, target, weight = x_TD[rows], target_T[rows, None], weight_T[rows, None].to(wide)
-        logits = torch.mm(x, weight_WD.mT, out=buffer[: len(rows)])
+    buffer = x_TD.new_empty(rows_of(x_TD, min(chunk, len(counted))), len(weight_WD))
+    for number, rows in enumerate(counted.split(chunk)):
+        filled = rows_of(x_TD, len(rows))
+        x, target, weight = (
+            F.pad(of[rows], (0, 0, 0, filled - len(rows))) for of in (x_TD, target_T[:, None], weight_T[:, None].to(wide))
+        )
+        logits = torch.mm(x, weight_WD.mT, out=buffer[:filled])
         losses, total, grad = row_losses(logits, target, needs_grad)
         loss += (losses * weight).sum()
         if needs_grad:
             scale = weight / total
-            grad_x_TD[rows] = ((grad @ weight_WD) * scale).to(x.dtype)
+            grad_x_TD[rows] = ((grad @ weight_WD) * scale)[: len(rows)].to(x.dtype)
             scaled_x = (x * scale).to(x.dtype)
-            if wide == x.dtype:
+            if number == 0:
+                torch.mm(grad.mT, scaled_x, out=grad_WD)
+            elif wide == x.dtype:
                 grad_WD.addmm_(grad.mT, scaled_x)
             else:
-                grad_WD += grad.mT @ scaled_x
+                grad_WD = grad_WD.to(wide) + grad.mT @ scaled_x
     return loss, grad_x_TD, grad_WD.to(weight_WD.dtype)
+
+
+def rows_of(x_TD: Tensor, counted: int) -> int:
+    """Returns the rows of a chunk's products."""
+    return whole(counted) if in_blocks(x_TD) else counted
 
 
 def row_losses(logits_BW: Tensor, target_B1: Tensor, needs_grad: bool) -> tuple[Tensor, Tensor, Tensor]:

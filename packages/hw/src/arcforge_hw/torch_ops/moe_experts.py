@@ -2,9 +2,8 @@
 
 A scatter would be an `index_put_` in the backward pass; the inverse permutation turns both directions into gathers.
 
-On CPUs oneDNN multiplies bfloat16, and compiles a kernel for each new number of rows, which takes as long as a product
-of a thousand rows. Each expert's rows are therefore padded to whole blocks with rows of gate 0, so few different row
-counts occur. For few rows of each expert float32 can be faster (`expert_rows`).
+In bfloat16 on CPUs each expert's rows are padded to whole `blocks` with rows of gate 0. For few rows of each expert
+float32 can be faster (`expert_rows`).
 
 Shapes: T tokens, D hidden, E experts, F twice the expert width f, K experts per token, R rows sorted by expert: T * K,
 plus padding.
@@ -18,10 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from arcforge_hw.torch_ops.blocks import BLOCK, in_blocks
 from arcforge_hw.torch_ops.expert_rows import in_fp32, wants_fp32
-
-BLOCK = 32
-"""Rows per block: larger blocks need fewer kernels but more padding."""
 
 
 def grouped_mm(a: Tensor, b: Tensor, offsets_E: Tensor) -> Tensor:
@@ -46,17 +43,13 @@ def _forward(
     expert_R, order_R = expert_TK.flatten().sort(stable=True)
     _check_range(expert_R, experts)
     ends_E = torch.searchsorted(expert_R, torch.arange(experts, device=expert_R.device), right=True, out_int32=True)
-    if _in_blocks(x_TD):
+    if in_blocks(x_TD):
         order_R, ends_E = _fill_blocks(expert_R, order_R, ends_E)
     inner_RF = grouped_mm(x_TD.index_select(0, _token(order_R, chosen)), gate_up_EFD.mT, ends_E)
     gated_Rf = _swiglu(inner_RF).mul_(_gate(gate_TK, order_R, inner_RF.dtype))
     y_RD = grouped_mm(gated_Rf, down_EDF.mT, ends_E)
     out_TD = _combine(y_RD, order_R, tokens, chosen)
     return out_TD, inner_RF, order_R, ends_E
-
-
-def _in_blocks(x_TD: Tensor) -> bool:
-    return x_TD.device.type == "cpu" and x_TD.dtype == torch.bfloat16
 
 
 def _fill_blocks(expert_R: Tensor, order_R: Tensor, ends_E: Tensor) -> tuple[Tensor, Tensor]:
@@ -101,7 +94,7 @@ def _combine(y_RD: Tensor, order_R: Tensor, tokens: int, chosen: int) -> Tensor:
 def _(
     x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: Tensor, gate_TK: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    rows = torch.library.get_ctx().new_dynamic_size() if _in_blocks(x_TD) else expert_TK.numel()
+    rows = torch.library.get_ctx().new_dynamic_size() if in_blocks(x_TD) else expert_TK.numel()
     return (
         torch.empty_like(x_TD, memory_format=torch.contiguous_format),
         x_TD.new_empty(rows, gate_up_EFD.shape[1]),

@@ -34,12 +34,12 @@ log = logging.getLogger("arcforge.ops")
 
 FOLDER = Path(__file__).parent
 SOURCES = (
-    "argmax_logprob.cpp", "attention.cpp", "attention_pairs.cpp", "cross_entropy.cpp", "decode.cpp", "few_rows.cpp",
-    "indexer_kl.cpp", "layer.cpp", "quant.cpp", "record.cpp", "rms_norm.cpp", "sample.cpp", "select.cpp",
-    "sparse_mla.cpp",
+    "argmax_logprob.cpp", "attention.cpp", "attention_pairs.cpp", "cross_entropy.cpp", "decode.cpp", "experts.cpp",
+    "few_rows.cpp", "indexer_kl.cpp", "layer.cpp", "quant.cpp", "record.cpp", "rms_norm.cpp", "sample.cpp",
+    "select.cpp", "sparse_mla.cpp",
 )  # fmt: skip
 HEADERS = (
-    "decode16.h", "few_rows.h", "pairs.h", "parts.h", "products.h", "quant.h", "quant_integer.h", "quant_part.h",
+    "decode16.h", "few_rows.h", "packed.h", "pairs.h", "parts.h", "products.h", "quant.h", "quant_integer.h", "quant_part.h",
     "quant_wide.h", "record.h", "routing.h", "rows.h", "rows16.h", "segments.h", "selected.h", "turned.h",
 )  # fmt: skip
 FLAGS = (

@@ -5,60 +5,12 @@
 // of a row are summed over, and pairs of rows where keys are.
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
-#include "pairs.h"
+#include "packed.h"
 #include "segments.h"
 
 namespace arcforge {
 namespace {
-
-template <typename V>
-struct Matrix {  // rows of whole vectors
-  std::vector<V> values;
-  int64_t stride;
-  Matrix(int64_t rows, int64_t width) : values(rows * padded<float>(width)), stride(padded<float>(width)) {}
-  V* row(int64_t r) { return values.data() + r * stride; }
-  void clear(int64_t rows) { std::fill_n(values.data(), rows * stride, V(0)); }
-};
-
-int64_t halves(int64_t n) { return (n + 1) / 2; }
-
-Pair pair_of(BFloat16 first, BFloat16 second) { return first.bits | Pair(second.bits) << 16; }
-
-// Pair d of a row of `width` values, zero past its end.
-Pair neighbours(const BFloat16* row, int64_t d, int64_t width) {
-  return pair_of(row[2 * d], 2 * d + 1 < width ? row[2 * d + 1] : BFloat16{0});
-}
-
-// x, rows `step` apart, as halves(width) rows of pairs of neighbours, one of each row.
-void turn(const BFloat16* x, int64_t step, int64_t rows, int64_t width, Matrix<Pair>& to) {
-  constexpr int64_t SOME = LANES<Pair>;  // a square of which fits into the cache
-  for (int64_t first = 0; first < padded<float>(rows); first += SOME)
-    for (int64_t d = 0; d < halves(width); d++)
-      for (int64_t j = first; j < first + SOME; j++) to.row(d)[j] = j < rows ? neighbours(x + j * step, d, width) : 0;
-}
-
-// x as halves(rows) rows of pairs of two rows, zero past its width.
-void zip(const BFloat16* x, int64_t step, int64_t rows, int64_t width, Matrix<Pair>& to) {
-  for (int64_t j = 0; j < rows; j += 2) {
-    const BFloat16 *even = x + j * step, *odd = even + step;
-    Pair* row = to.row(j / 2);
-    if (j + 1 < rows)
-      for (int64_t d = 0; d < width; d++) row[d] = pair_of(even[d], odd[d]);
-    else
-      for (int64_t d = 0; d < width; d++) row[d] = pair_of(even[d], BFloat16{0});
-    std::fill(row + width, row + to.stride, Pair(0));
-  }
-}
-
-// x as rows of pairs of neighbours, which is how they lie.
-void take(const BFloat16* x, int64_t step, int64_t rows, int64_t width, Matrix<Pair>& to) {
-  for (int64_t r = 0; r < rows; r++) {
-    to.row(r)[halves(width) - 1] = 0;
-    std::memcpy(to.row(r), x + r * step, width * sizeof(BFloat16));
-  }
-}
 
 // Fills a row up to whole vectors, so that no loop over scores has a tail; returns its length.
 int64_t fill_up(float* row, int64_t count, float value) {

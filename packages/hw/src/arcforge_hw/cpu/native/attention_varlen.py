@@ -1,8 +1,8 @@
-"""Causal attention inside short segments in C++, over all visible keys or over selected ones.
+"""Causal attention inside segments in C++, over all visible keys or over selected ones.
 
 The forward pass keeps one number per query and head. Tiles of a few hundred keys are too small for torch's operators:
 with segments of 200 tokens and heads of 32 the calls take most of the time. One thread computes a segment and key/value
-head, so longer segments use tiled products instead.
+head; where there are fewer of these than threads, and for the longest segments, tiled products run instead.
 
 Shapes: T query tokens, S keys, H heads, G key/value heads, K key size, V value size, N selected keys.
 """
@@ -17,8 +17,9 @@ from torch import Tensor
 from arcforge_hw.cpu import attention_varlen as tiled
 from arcforge_hw.cpu import native
 
-SHORT = 512
-"""Maximum keys of a segment that one thread computes."""
+SHORT, LONG = 512, 8192
+"""Maximum keys of a segment that one thread computes: when threads may idle meanwhile, and when all have work. With
+16,384 keys tiled products are as fast."""
 _attention = native.by_dtype("attention", "8p 6i d i")
 _attention_backward = native.by_dtype("attention_backward", "11p 6i d i")
 
@@ -121,7 +122,9 @@ def attention_varlen(
     q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, cu_key: Tensor, scale: float
 ) -> Tensor:
     """See `arcforge_core.ops.reference.attention_varlen`."""
-    if torch.compiler.is_compiling() or max(cu_key.diff().tolist()) > SHORT:
+    tasks = (len(cu_key) - 1) * k_SGK.shape[1]
+    limit = LONG if tasks >= torch.get_num_threads() else SHORT
+    if torch.compiler.is_compiling() or max(cu_key.diff().tolist()) > limit:
         return tiled.attention_varlen(q_THK, k_SGK, v_SGV, cu_query, cu_key, scale)
     out_THV: Tensor = _forward(q_THK, k_SGK, v_SGV, cu_query, cu_key, None, scale)[0]
     return out_THV

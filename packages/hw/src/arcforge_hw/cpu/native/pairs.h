@@ -62,17 +62,20 @@ inline void put(const float* row, int64_t width, float scale, BFloat16* to) {
   }
 }
 
-template <int M, int N>
-inline void pair_tile(const Pair* a, int64_t a_stride, int64_t step, const Pair* b, int64_t b_stride, int64_t count,
-                      float* out, int64_t stride, bool add) {
+// The same for a number that is not paired.
+inline Vector<float> dot(Vector<float> a, Vector<float> b, Vector<float> sum) { return fused<float>(a, b, sum); }
+
+template <int M, int N, typename U>
+inline void pair_tile(const U* a, int64_t a_stride, int64_t step, const U* b, int64_t b_stride, int64_t count, float* out,
+                      int64_t stride, bool add) {
   Vector<float> sum[M][N] = {};
   if (add)
     each<0, M>([&](auto i) { each<0, N>([&](auto j) { sum[i][j] = load(out + i * stride + j * LANES<float>); }); });
   for (int64_t k = 0; k < count; k++) {
-    Vector<Pair> right[N];
-    each<0, N>([&](auto j) { right[j] = load(b + k * b_stride + j * LANES<Pair>); });
+    Vector<U> right[N];
+    each<0, N>([&](auto j) { right[j] = keep<U>(load(b + k * b_stride + j * LANES<U>)); });
     each<0, M>([&](auto i) {
-      const Vector<Pair> left = a[i * a_stride + k * step] - Vector<Pair>{};
+      const Vector<U> left = a[i * a_stride + k * step] - Vector<U>{};
       each<0, N>([&](auto j) { sum[i][j] = dot(left, right[j], sum[i][j]); });
     });
   }
@@ -80,8 +83,10 @@ inline void pair_tile(const Pair* a, int64_t a_stride, int64_t step, const Pair*
 }
 
 // out[i] (+)= sum over k < count of the products of the pair a[i * a_stride + k * step] with the row of pairs b[k]; `width`
-// is a whole number of vectors. An element is summed in the same order whatever the number of rows.
-inline void pair_product(const Pair* a, int64_t a_stride, int64_t step, int64_t rows, const Pair* b, int64_t b_stride,
+// is a whole number of vectors. An element is summed in the same order whatever the number of rows. Instead of pairs both
+// sides may be fp32.
+template <typename U>
+inline void pair_product(const U* a, int64_t a_stride, int64_t step, int64_t rows, const U* b, int64_t b_stride,
                          int64_t width, int64_t count, float* out, int64_t stride, bool add) {
   int64_t d = 0;
   const auto columns = [&](auto n) {
@@ -97,7 +102,7 @@ inline void pair_product(const Pair* a, int64_t a_stride, int64_t step, int64_t 
       tiles(std::integral_constant<int, 1>{});
     }
   };
-  columns(std::integral_constant<int, 4>{});
+  if constexpr (VECTOR_BYTES == 64) columns(std::integral_constant<int, 4>{});  // else there are half as many registers
   columns(std::integral_constant<int, 2>{});
   columns(std::integral_constant<int, 1>{});
 }

@@ -11,6 +11,21 @@
 namespace arcforge {
 namespace {
 
+// f(d) for each whole vector of a row, and g(d) for each value after the last.
+template <typename F, typename G>
+[[gnu::always_inline]] inline void along(int64_t width, F vectors, G values) {
+  int64_t d = 0;
+  for (; d + LANES<float> <= width; d += LANES<float>) vectors(d);
+  for (; d < width; d++) values(d);
+}
+
+void store_rounded(Vector<float> x, BFloat16* to) {
+  const Halves halves = rounded(x);
+  std::memcpy(to, &halves, sizeof halves);
+}
+
+Vector<float> rounded_once(Vector<float> x) { return (Vector<float>)(in_lower_half(rounded(x)) << 16); }
+
 float rounded_once(float x) {
   BFloat16 y;
   narrow(x, &y);
@@ -20,23 +35,25 @@ float rounded_once(float x) {
 }  // namespace
 }  // namespace arcforge
 
-using arcforge::BFloat16;
+using namespace arcforge;
 
 // x and out [N, D], weight [D]; rstd [N] gets one over each row's root mean square.
 extern "C" void arcforge_rms_norm_forward(const BFloat16* x, const float* weight, BFloat16* out, float* rstd, int64_t rows,
                                           int64_t width, double eps, int64_t threads) {
-  std::vector<float> rounded(width);
-  for (int64_t d = 0; d < width; d++) rounded[d] = arcforge::rounded_once(weight[d]);
+  std::vector<float> rounded_weight(width);
+  for (int64_t d = 0; d < width; d++) rounded_weight[d] = rounded_once(weight[d]);
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t r = 0; r < rows; r++) {
     const BFloat16* row = x + r * width;
-    float squares = 0;
-#pragma omp simd reduction(+ : squares)
-    for (int64_t d = 0; d < width; d++) squares += float(row[d]) * float(row[d]);
-    const float factor = rstd[r] = 1 / std::sqrt(squares / float(width) + float(eps));
-#pragma omp simd
-    for (int64_t d = 0; d < width; d++)
-      arcforge::narrow(arcforge::rounded_once(float(row[d]) * factor) * rounded[d], out + r * width + d);
+    BFloat16* to = out + r * width;
+    Vector<float> squares{};
+    float rest = 0;
+    along(width, [&](int64_t d) { squares = fused<float>(load_wide(row + d), load_wide(row + d), squares); },
+          [&](int64_t d) { rest += float(row[d]) * float(row[d]); });
+    const float factor = rstd[r] = 1 / std::sqrt((sum_lanes<float>(squares) + rest) / float(width) + float(eps));
+    along(width,
+          [&](int64_t d) { store_rounded(rounded_once(load_wide(row + d) * factor) * load(&rounded_weight[d]), to + d); },
+          [&](int64_t d) { narrow(rounded_once(float(row[d]) * factor) * rounded_weight[d], to + d); });
   }
 }
 
@@ -50,16 +67,26 @@ extern "C" void arcforge_rms_norm_backward(const BFloat16* grad, const BFloat16*
     std::fill_n(sums, width, 0.0f);
     for (int64_t r = first; r < std::min(first + block, rows); r++) {
       const BFloat16 *g = grad + r * width, *row = x + r * width;
+      BFloat16* to = dx + r * width;
       const float factor = rstd[r];
-      float along = 0;
-#pragma omp simd reduction(+ : along)
-      for (int64_t d = 0; d < width; d++) along += float(g[d]) * weight[d] * float(row[d]);
-      along *= factor * factor / float(width);
-#pragma omp simd
-      for (int64_t d = 0; d < width; d++) {
-        sums[d] += float(g[d]) * float(row[d]) * factor;
-        arcforge::narrow((float(g[d]) * weight[d] - float(row[d]) * along) * factor, dx + r * width + d);
-      }
+      Vector<float> products{};
+      float rest = 0;
+      along(width,
+            [&](int64_t d) {
+              products = fused<float>(load_wide(g + d) * load(weight + d), load_wide(row + d), products);
+            },
+            [&](int64_t d) { rest += float(g[d]) * weight[d] * float(row[d]); });
+      const float common = (sum_lanes<float>(products) + rest) * factor * factor / float(width);
+      along(width,
+            [&](int64_t d) {
+              const Vector<float> own = load_wide(g + d), value = load_wide(row + d);
+              store<float>(sums + d, fused<float>(own * value, factor - Vector<float>{}, load(sums + d)));
+              store_rounded((own * load(weight + d) - value * common) * factor, to + d);
+            },
+            [&](int64_t d) {
+              sums[d] += float(g[d]) * float(row[d]) * factor;
+              narrow((float(g[d]) * weight[d] - float(row[d]) * common) * factor, to + d);
+            });
     }
   }
 }

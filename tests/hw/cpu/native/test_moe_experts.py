@@ -1,0 +1,130 @@
+"""Routed experts of many rows in C++: values and gradients of the reference, whatever the number of threads."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import arcforge_hw.cpu.native.moe_experts as kernel
+from arcforge_core.ops import reference
+
+ROWS = 128
+"""Of an expert, that C++ multiplies at a time."""
+
+
+@pytest.fixture(autouse=True)
+def two_threads(monkeypatch):
+    monkeypatch.setattr(kernel.torch, "get_num_threads", lambda: 2)
+
+
+def make(tokens=70, experts=5, chosen=2, hidden=64, width=32, dtype=torch.float32, crowd=0.0):
+    """Inputs of which all want a gradient; with `crowd` most tokens prefer the first experts."""
+    draw = torch.Generator().manual_seed(tokens + experts)
+    wish_TE = torch.randn(tokens, experts, generator=draw) - crowd * torch.arange(experts)
+    shapes = (tokens, hidden), (experts, 2 * width, hidden), (experts, hidden, width)
+    x, gate_up, down = (torch.randn(shape, generator=draw).div_(shape[-1] ** 0.5).to(dtype) for shape in shapes)
+    gate_TK = torch.rand(tokens, chosen, generator=draw)
+    floats = [(8 * x).requires_grad_(), *(w.requires_grad_() for w in (gate_up, down))]
+    return [*floats, wish_TE.topk(chosen).indices, gate_TK.requires_grad_()]
+
+
+def results(function, args):
+    out = function(*args)
+    cotangent = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out.dtype)
+    return out.detach(), *torch.autograd.grad(out, [args[n] for n in (0, 1, 2, 4)], cotangent)
+
+
+def widest(args):
+    """The largest differences from the reference in float64, each relative to the largest value."""
+    exact = [x.detach().double().requires_grad_() if x.is_floating_point() else x for x in args]
+    pairs = zip(results(kernel.moe_experts, args), results(reference.moe_experts, exact), strict=True)
+    return [float((got - wanted).abs().max() / wanted.abs().max().clamp(min=1e-2)) for got, wanted in pairs]
+
+
+@pytest.fixture
+def no_other_kernel(monkeypatch):
+    monkeypatch.setattr(kernel.grouped, "moe_experts", None)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 5e-6), (torch.bfloat16, 2e-2)])
+@settings(max_examples=25, deadline=None)
+@given(st.integers(5, 2 * ROWS + 3), st.integers(4, 9), st.integers(1, 4), st.sampled_from([0.0, 0.5, 20.0]))
+def test_equals_the_reference_in_float64(dtype, tolerance, tokens, experts, chosen, crowd):
+    """Experts without rows, with an odd number of them, and with more than are multiplied at a time."""
+    assert max(widest(make(tokens, experts, chosen, dtype=dtype, crowd=crowd))) < tolerance
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("hidden", "width"), [(32, 32), (96, 64), (160, 32), (384, 128)])
+def test_sizes(no_other_kernel, hidden, width, dtype):
+    assert max(widest(make(hidden=hidden, width=width, dtype=dtype))) < (1e-5 if dtype == torch.float32 else 2e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_large_activations_saturate(no_other_kernel, dtype):
+    args = make(dtype=dtype)
+    args[0] = (1000 * args[0].detach()).requires_grad_()
+    assert max(widest(args)) < (1e-5 if dtype == torch.float32 else 2e-2)
+
+
+def test_without_gradients_nothing_is_kept(no_other_kernel):
+    args = [x.detach() for x in make()]
+    assert kernel._forward(*args, False)[3].numel() == 0
+    assert torch.equal(kernel.moe_experts(*args), kernel._forward(*args, True)[0])
+
+
+def test_experts_without_tokens_get_zero_gradients(no_other_kernel):
+    args = make(40, experts=6)
+    args[3] = torch.tensor([[1, 4]] * 40)
+    kernel.moe_experts(*args).sum().backward()  # a gradient with stride 0
+    assert {e for e in range(6) if args[1].grad[e].any() and args[2].grad[e].any()} == {1, 4}
+
+
+def test_the_number_of_threads_changes_no_bit(no_other_kernel, monkeypatch):
+    found = []
+    for threads in (1, 2, 3):
+        monkeypatch.setattr(kernel.torch, "get_num_threads", lambda threads=threads: threads)
+        found.append(results(kernel.moe_experts, make(experts=6)))
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+
+
+def test_strided_inputs_and_small_integers(no_other_kernel):
+    x, gate_up, down, expert_TK, gate = make()
+    strided = [torch.stack([x, x], -1)[..., 0], gate_up.mT.contiguous().mT, down, expert_TK.int(), gate]
+    assert torch.equal(kernel.moe_experts(*strided), kernel.moe_experts(x, gate_up, down, expert_TK, gate))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_opcheck(grad):
+    args = [x.detach().requires_grad_(grad and x.is_floating_point()) for x in make()]
+    torch.library.opcheck(torch.ops.arcforge_native.moe_experts.default, (*args, grad))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"experts": 3}, {"hidden": 40}, {"width": 24}, {"hidden": 1024, "width": 96}],
+    ids=["fewer than threads need", "no whole vectors", "nor here", "larger than the cache"],
+)
+def test_others_are_grouped(monkeypatch, changes):
+    monkeypatch.setattr(kernel, "_forward", None)
+    assert max(widest(make(**changes))) < 1e-5
+
+
+@pytest.mark.parametrize(("shift", "found"), [(1, "1 to 5"), (-1, "-1 to 3")])
+def test_expert_numbers_out_of_range_are_refused(no_other_kernel, shift, found):
+    args = make()
+    args[3] = args[3] + shift
+    with pytest.raises(ValueError, match=f"expert ids must be from 0 to 4, got {found}"):
+        kernel.moe_experts(*args)
+
+
+def test_sizes_that_do_not_fit_together_are_refused(no_other_kernel):
+    x, gate_up, down, expert_TK, gate = make()
+    for args, message in (
+        ((x[:, :32], gate_up, down, expert_TK, gate), r"x_TD must be \[70, 64\], not \[70, 32\]"),
+        ((x, gate_up[:, :32], down, expert_TK, gate), r"gate_up_EFD must be \[5, 64, 64\], not \[5, 32, 64\]"),
+        ((x, gate_up, down, expert_TK, gate[:3]), r"gate_TK must be \[70, 2\], not \[3, 2\]"),
+        ((x.bfloat16(), gate_up, down, expert_TK, gate), "tensors of one dtype"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            kernel.moe_experts(*args)
