@@ -45,7 +45,8 @@ def chunked(
     for number, rows in enumerate(counted.split(chunk)):
         filled = rows_of(x_TD, len(rows))
         x, target, weight = (
-            F.pad(of[rows], (0, 0, 0, filled - len(rows))) for of in (x_TD, target_T[:, None], weight_T[:, None].to(wide))
+            F.pad(of[rows], (0, 0, 0, filled - len(rows)))
+            for of in (x_TD, target_T[:, None], weight_T[:, None].to(wide))
         )
         logits = torch.mm(x, weight_WD.mT, out=buffer[:filled])
         losses, total, grad = row_losses(logits, target, needs_grad)

@@ -49,7 +49,9 @@ def _forward(
     of_choice = x_TD.new_empty(tokens * chosen, hidden, dtype=torch.float32)
     order_R, ends_E = (given[3].new_empty(size) for size in (tokens * chosen, experts))
     at = native.pointers(*given, out_TD, order_R, ends_E, of_choice, *([inner_RF] if needs_grad else []))
-    _routed(x_TD.dtype)(*at, *([] if needs_grad else [0]), tokens, chosen, experts, hidden, width, torch.get_num_threads())
+    _routed(x_TD.dtype)(
+        *at, *([] if needs_grad else [0]), tokens, chosen, experts, hidden, width, torch.get_num_threads()
+    )
     return out_TD, order_R, ends_E, inner_RF
 
 
