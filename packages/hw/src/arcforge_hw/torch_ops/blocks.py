@@ -1,7 +1,7 @@
 """Rows of products in bfloat16 on CPUs come in whole blocks.
 
-oneDNN compiles a kernel for each new number of rows, which takes as long as a product of a thousand rows. Padded to whole
-blocks, few different numbers occur.
+oneDNN compiles a kernel for each new number of rows, which takes as long as a product of a thousand rows. Padded to
+whole blocks, few different numbers occur.
 """
 
 from __future__ import annotations

@@ -39,8 +39,9 @@ SOURCES = (
     "select.cpp", "sparse_mla.cpp",
 )  # fmt: skip
 HEADERS = (
-    "decode16.h", "few_rows.h", "packed.h", "pairs.h", "parts.h", "products.h", "quant.h", "quant_integer.h", "quant_part.h",
-    "quant_wide.h", "record.h", "routing.h", "rows.h", "rows16.h", "segments.h", "selected.h", "turned.h",
+    "decode16.h", "few_rows.h", "packed.h", "pairs.h", "parts.h", "products.h", "quant.h", "quant_integer.h",
+    "quant_part.h", "quant_wide.h", "record.h", "routing.h", "rows.h", "rows16.h", "segments.h", "selected.h",
+    "turned.h",
 )  # fmt: skip
 FLAGS = (
     "-std=gnu++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared",

@@ -1,7 +1,7 @@
-"""Routed experts in C++: of few tokens, and with gradients; otherwise torch's grouped products run.
+"""Routed experts in C++: of few tokens, and of narrow experts; otherwise torch's grouped products run.
 
-Few tokens read only the chosen experts. With gradients an expert's rows are gathered, multiplied and put back while they
-are in the cache: for the narrow experts of a small model, grouped products take longer to call than to compute.
+Few tokens read only the chosen experts. Of many, a narrow expert's rows are gathered, multiplied and put back while they
+are in the cache, also for gradients: grouped products of such rows take longer to call than to compute.
 
 Shapes: T tokens, D hidden, E experts, F twice the expert width f, K experts per token, R choices: T * K.
 """
@@ -108,7 +108,7 @@ _forward.register_autograd(_gradients, setup_context=_setup)
 
 
 def _narrow(down_EDF: Tensor) -> bool:
-    """Returns whether an expert's weights are whole vectors that fit the cache, and there are experts for all threads."""
+    """Returns whether an expert's weights are whole vectors that fit the cache, and all threads get some experts."""
     experts, hidden, width = down_EDF.shape
     whole = down_EDF.dtype in (torch.float32, torch.bfloat16)
     whole = whole and all(native.whole_vectors(size, torch.bfloat16) for size in (hidden, width))
