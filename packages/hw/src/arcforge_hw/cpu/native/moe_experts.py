@@ -1,7 +1,7 @@
 """Routed experts in C++: of few tokens, and of narrow experts; otherwise torch's grouped products run.
 
-Few tokens read only the chosen experts. Of many, a narrow expert's rows are gathered, multiplied and put back while they
-are in the cache, also for gradients: grouped products of such rows take longer to call than to compute.
+Few tokens read only the chosen experts. Of many, a narrow expert's rows are gathered, multiplied and put back while
+they are in the cache, also for gradients: grouped products of such rows take longer to call than to compute.
 
 Shapes: T tokens, D hidden, E experts, F twice the expert width f, K experts per token, R choices: T * K.
 """
