@@ -28,7 +28,7 @@ PROMPT, TOKENS = 1024, 48
 def train(overrides: Sequence[str], bf16: bool = False) -> Job:
     """Forward and backward pass, clipping and a step of the recipe's optimizer on 2,048 tokens of `mini`.
 
-    With `bf16` it computes in that, on documents whose lengths are drawn for each call.
+    With `bf16` it computes in bfloat16, on documents whose lengths are drawn for each call.
     """
     import torch
 

@@ -93,7 +93,7 @@ def test_full_logits_never_exist(kernel, monkeypatch, dtype, rows):
 
 @pytest.mark.parametrize("counted", [1, 31, 32, 40])
 def test_bfloat16_rows_fill_whole_blocks(kernel, monkeypatch, counted):
-    """So that few numbers of rows come again and again; which ones is unseen in the results."""
+    """Few different row counts occur; padding does not change results."""
     seen = []
     monkeypatch.setattr(
         chunks.torch, "mm", lambda *args, mm=torch.mm, **rest: (seen.append(len(args[0])), mm(*args, **rest))[1]

@@ -195,26 +195,23 @@ def test_strided_inputs_and_expanded_gradients():
     torch.testing.assert_close(fused.grad, torch.stack(wanted, dim=2))
 
 
-@pytest.mark.parametrize(("short", "long", "threads"), [(8, 100, 9), (100, 8, 1), (8, 8, 1)])
-def test_long_segments_are_left_to_tiles(monkeypatch, short, long, threads):
-    """The other kernel runs as soon as one segment is too long for this number of threads."""
-    monkeypatch.setattr(kernel, "SHORT", short)
-    monkeypatch.setattr(kernel, "LONG", long)
-    monkeypatch.setattr(kernel.torch, "get_num_threads", lambda: threads)
+def test_the_longest_segments_are_left_to_tiles(monkeypatch):
+    """The other kernel runs as soon as one segment is longer."""
+    monkeypatch.setattr(kernel, "LONGEST", 8)
     monkeypatch.setattr(kernel, "_forward", None)
     call = make([(3, 0), (4, 5)])
     torch.testing.assert_close(kernel.attention_varlen(*call), reference.attention_varlen(*call))
 
 
-@pytest.mark.parametrize(("short", "long", "threads"), [(8, 9, 4), (9, 8, 9)])
-def test_each_thread_may_have_a_long_segment(monkeypatch, short, long, threads):
-    """Two segments of two key/value heads are work for four threads."""
-    monkeypatch.setattr(kernel, "SHORT", short)
-    monkeypatch.setattr(kernel, "LONG", long)
-    monkeypatch.setattr(kernel.torch, "get_num_threads", lambda: threads)
-    monkeypatch.setattr(kernel.tiled, "attention_varlen", None)
-    call = make([(3, 0), (4, 5)])
-    torch.testing.assert_close(kernel.attention_varlen(*call), reference.attention_varlen(*call))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_threads_that_share_a_segment_change_no_bit(monkeypatch, dtype):
+    """Two segments of two key/value heads are cut for more than four threads."""
+    call = [x.to(dtype) if torch.is_tensor(x) and x.is_floating_point() else x for x in make([(150, 0), (70, 40)])]
+    found = []
+    for threads in (1, 5, 16):
+        monkeypatch.setattr(kernel.torch, "get_num_threads", lambda threads=threads: threads)
+        found.append(kernel._forward(*call[:5], None, call[5]))
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.bfloat16, 2e-2)])

@@ -123,7 +123,7 @@ def native_kernels() -> list[Kernel]:
     answers: dict[Callable[..., Any], Callable[[OpCall], Verdict]] = {
         **dict.fromkeys((*attention, *rows, *quantised), _native),
         indexer_topk: _native_scores,
-        moe_experts: first_no(grouped_mm, _native),  # grouped_mm for more than a few tokens
+        moe_experts: first_no(grouped_mm, _native),  # grouped_mm for many tokens of wide experts
         **dict.fromkeys((mla_prolog, mla_absorb, mla_epilog, index_prolog), _fused_wide),
         **dict.fromkeys((mlp, moe), _fused),
         quant_moe: _quant_moe,

@@ -39,15 +39,14 @@ def chunked(
     loss = x_TD.new_zeros((), dtype=wide)
     grad_x_TD = x_TD.new_zeros(x_TD.shape if needs_grad else 0)
     grad_WD = weight_WD.new_zeros(weight_WD.shape if needs_grad else 0)
-    counted = weight_T.nonzero().flatten()
+    counted, given = weight_T.nonzero().flatten(), (x_TD, target_T[:, None], weight_T[:, None].to(wide))
     # one buffer for all chunks: allocating each costs more than the exponentials
     buffer = x_TD.new_empty(rows_of(x_TD, min(chunk, len(counted))), len(weight_WD))
     for number, rows in enumerate(counted.split(chunk)):
         filled = rows_of(x_TD, len(rows))
-        x, target, weight = (
-            F.pad(of[rows], (0, 0, 0, filled - len(rows)))
-            for of in (x_TD, target_T[:, None], weight_T[:, None].to(wide))
-        )
+        x, target, weight = (of[rows] for of in given)
+        if filled > len(rows):
+            x, target, weight = (F.pad(of, (0, 0, 0, filled - len(rows))) for of in (x, target, weight))
         logits = torch.mm(x, weight_WD.mT, out=buffer[:filled])
         losses, total, grad = row_losses(logits, target, needs_grad)
         loss += (losses * weight).sum()
@@ -60,7 +59,7 @@ def chunked(
             elif wide == x.dtype:
                 grad_WD.addmm_(grad.mT, scaled_x)
             else:
-                grad_WD = grad_WD.to(wide) + grad.mT @ scaled_x
+                grad_WD = grad_WD.to(wide).add_(grad.mT @ scaled_x)
     return loss, grad_x_TD, grad_WD.to(weight_WD.dtype)
 
 

@@ -55,7 +55,7 @@ def _forward(
 def _fill_blocks(expert_R: Tensor, order_R: Tensor, ends_E: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the order and the ends with each expert's rows padded to whole blocks."""
     counts_E = ends_E.diff(prepend=ends_E.new_zeros(1))
-    filled_E = (counts_E + BLOCK - 1) // BLOCK * BLOCK
+    filled_E = -(-counts_E // BLOCK) * BLOCK
     filled_ends_E = filled_E.cumsum(0, dtype=torch.int32)
     later_E = (filled_ends_E - filled_E) - (ends_E - counts_E)
     filled_R = order_R.new_full((int(filled_ends_E[-1]),), -1)

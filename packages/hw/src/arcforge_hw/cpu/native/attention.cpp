@@ -1,6 +1,6 @@
-// Causal attention inside short segments: one segment and key/value group at a time, packed once, so that scores of
-// some queries and all of the segment's keys stay in the cache from the product to the gradient. Of a selection, scores
-// of all keys are computed and those of unselected keys dropped.
+// Causal attention inside segments: one segment and key/value group at a time, packed once, so that scores of some queries
+// and, of short segments, all keys stay in the cache from the product to the gradient. Of a selection, scores of all keys are
+// computed and those of unselected keys dropped.
 //
 // Keys and values are also packed transposed: a row of scores is a sum of their rows, without sums across a vector.
 // A segment's sums are made by one thread in a fixed order: results do not depend on the number of threads.
@@ -46,21 +46,23 @@ void take(const T* x, int64_t step, int64_t rows, int64_t width, A scale, Block<
 template <typename T, typename A>
 void forward(const T* q, const T* k, const T* v, const int64_t* cu_query, const int64_t* cu_key, T* out, A* lse,
              const Sizes& s) {
-  const int64_t most = longest(cu_key, s.segments), per_group = s.heads / s.groups;
-#pragma omp parallel num_threads(s.threads)
+  const int64_t most = longest(cu_key, s.segments), per_group = s.heads / s.groups, cuts = cuts_of(cu_query, s.segments);
+#pragma omp parallel num_threads(busy(s, s.segments * s.groups * cuts))
   {
     Block<A> keys(most, s.key_dim), values(most, s.value_dim), keys_t(s.key_dim, most), values_t(s.value_dim, most);
     Block<A> query(QUERIES, s.key_dim), scores(QUERIES, most), result(QUERIES, s.value_dim);
     std::vector<A> gathered(s.selected);
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t task = 0; task < s.segments * s.groups; task++) {
-      const Segment part(cu_query, cu_key, task / s.groups);
-      const int64_t group = task % s.groups, past = part.keys - part.queries, length = padded<A>(part.keys);
+    for (int64_t task = 0; task < s.segments * s.groups * cuts; task++) {
+      const Segment part(cu_query, cu_key, task / cuts / s.groups);
+      const int64_t begin = task % cuts * QUERIES;
+      if (begin >= part.queries) continue;
+      const int64_t group = task / cuts % s.groups, past = part.keys - part.queries, length = padded<A>(part.keys);
       pack(k + (part.key * s.groups + group) * s.key_dim, s.groups, s.key_dim, part.keys, keys.row(0), keys_t.row(0));
       pack(v + (part.key * s.groups + group) * s.value_dim, s.groups, s.value_dim, part.keys, values.row(0),
            values_t.row(0));
       for (int64_t h = group * per_group; h < (group + 1) * per_group; h++)
-        for (int64_t first = 0; first < part.queries; first += QUERIES) {
+        for (int64_t first = begin; first < part.queries; first += cuts * QUERIES) {
           const int64_t rows = std::min(QUERIES, part.queries - first), seen = past + first + rows;
           const int64_t at = (part.query + first) * s.heads + h;
           take(q + at * s.key_dim, s.heads * s.key_dim, rows, s.key_dim, A(s.scale), query);
@@ -94,7 +96,7 @@ template <typename T, typename A>
 void backward(const T* grad, const T* q, const T* k, const T* v, const A* lse, const int64_t* cu_query,
               const int64_t* cu_key, T* dq, T* dk, T* dv, const Sizes& s) {
   const int64_t most = longest(cu_key, s.segments), per_group = s.heads / s.groups;
-#pragma omp parallel num_threads(s.threads)
+#pragma omp parallel num_threads(busy(s, s.segments * s.groups))
   {
     Block<A> keys(most, s.key_dim), values(most, s.value_dim), keys_t(s.key_dim, most), values_t(s.value_dim, most);
     Block<A> query(QUERIES, s.key_dim), cotangent(QUERIES, s.value_dim), probs(QUERIES, most), dscores(QUERIES, most);

@@ -20,22 +20,24 @@ int64_t fill_up(float* row, int64_t count, float value) {
 
 void forward(const BFloat16* q, const BFloat16* k, const BFloat16* v, const int64_t* cu_query, const int64_t* cu_key,
              BFloat16* out, float* lse, const Sizes& s) {
-  const int64_t most = longest(cu_key, s.segments), per_group = s.heads / s.groups;
+  const int64_t most = longest(cu_key, s.segments), per_group = s.heads / s.groups, cuts = cuts_of(cu_query, s.segments);
   const float scale = float(s.scale);
-#pragma omp parallel num_threads(s.threads)
+#pragma omp parallel num_threads(busy(s, s.segments * s.groups * cuts))
   {
     Matrix<Pair> keys_t(halves(s.key_dim), most), values_n(halves(most), s.value_dim);
     Matrix<Pair> query(QUERIES, halves(s.key_dim)), probs(QUERIES, halves(padded<float>(most)));
     Matrix<float> scores(QUERIES, most), result(QUERIES, s.value_dim);
     std::vector<float> gathered(padded<float>(s.selected));
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t task = 0; task < s.segments * s.groups; task++) {
-      const Segment part(cu_query, cu_key, task / s.groups);
-      const int64_t group = task % s.groups, past = part.keys - part.queries, first_key = part.key * s.groups + group;
+    for (int64_t task = 0; task < s.segments * s.groups * cuts; task++) {
+      const Segment part(cu_query, cu_key, task / cuts / s.groups);
+      const int64_t begin = task % cuts * QUERIES;
+      if (begin >= part.queries) continue;
+      const int64_t group = task / cuts % s.groups, past = part.keys - part.queries, first_key = part.key * s.groups + group;
       turn(k + first_key * s.key_dim, s.groups * s.key_dim, part.keys, s.key_dim, keys_t);
       zip(v + first_key * s.value_dim, s.groups * s.value_dim, part.keys, s.value_dim, values_n);
       for (int64_t h = group * per_group; h < (group + 1) * per_group; h++)
-        for (int64_t first = 0; first < part.queries; first += QUERIES) {
+        for (int64_t first = begin; first < part.queries; first += cuts * QUERIES) {
           const int64_t rows = std::min(QUERIES, part.queries - first), seen = past + first + rows;
           const int64_t at = (part.query + first) * s.heads + h, length = padded<float>(seen);
           take(q + at * s.key_dim, s.heads * s.key_dim, rows, s.key_dim, query);
@@ -68,7 +70,7 @@ void backward(const BFloat16* grad, const BFloat16* q, const BFloat16* k, const 
               const int64_t* cu_query, const int64_t* cu_key, BFloat16* dq, BFloat16* dk, BFloat16* dv, const Sizes& s) {
   const int64_t most = longest(cu_key, s.segments), per_group = s.heads / s.groups;
   const float scale = float(s.scale);
-#pragma omp parallel num_threads(s.threads)
+#pragma omp parallel num_threads(busy(s, s.segments * s.groups))
   {
     Matrix<Pair> keys_t(halves(s.key_dim), most), keys_n(halves(most), s.key_dim), values_t(halves(s.value_dim), most);
     Matrix<Pair> query(QUERIES, halves(s.key_dim)), query_n(halves(QUERIES), s.key_dim);

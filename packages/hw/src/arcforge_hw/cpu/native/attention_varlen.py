@@ -2,7 +2,8 @@
 
 The forward pass keeps one number per query and head. Tiles of a few hundred keys are too small for torch's operators:
 with segments of 200 tokens and heads of 32 the calls take most of the time. One thread computes a segment and key/value
-head; where there are fewer of these than threads, and for the longest segments, tiled products run instead.
+head, forward also a part of them. For the longest segments, and for long ones that would leave most of many threads
+idle, tiled products run instead.
 
 Shapes: T query tokens, S keys, H heads, G key/value heads, K key size, V value size, N selected keys.
 """
@@ -17,9 +18,11 @@ from torch import Tensor
 from arcforge_hw.cpu import attention_varlen as tiled
 from arcforge_hw.cpu import native
 
-SHORT, LONG = 512, 8192
-"""Maximum keys of a segment that one thread computes: when threads may idle meanwhile, and when all have work. With
-16,384 keys tiled products are as fast."""
+SHORT, LONGEST = 512, 8192
+"""Maximum keys of a segment, of few and of many segments and key/value heads. With 16,384 keys tiled products are as
+fast; with 8,192 and heads of 64 a thread needs 13 MB."""
+MANY = 4
+"""Segments and key/value heads. It is no number of threads, on which results would depend."""
 _attention = native.by_dtype("attention", "8p 6i d i")
 _attention_backward = native.by_dtype("attention_backward", "11p 6i d i")
 
@@ -122,8 +125,7 @@ def attention_varlen(
     q_THK: Tensor, k_SGK: Tensor, v_SGV: Tensor, cu_query: Tensor, cu_key: Tensor, scale: float
 ) -> Tensor:
     """See `arcforge_core.ops.reference.attention_varlen`."""
-    tasks = (len(cu_key) - 1) * k_SGK.shape[1]
-    limit = LONG if tasks >= torch.get_num_threads() else SHORT
+    limit = LONGEST if (len(cu_key) - 1) * k_SGK.shape[1] >= MANY else SHORT
     if torch.compiler.is_compiling() or max(cu_key.diff().tolist()) > limit:
         return tiled.attention_varlen(q_THK, k_SGK, v_SGV, cu_query, cu_key, scale)
     out_THV: Tensor = _forward(q_THK, k_SGK, v_SGV, cu_query, cu_key, None, scale)[0]

@@ -50,7 +50,7 @@ int64_t step_of(const Matrix<Unit<T>>& rows) {
   return rows.stride * int64_t(sizeof(Unit<T>) / sizeof(T));
 }
 
-// Whole vectors of rows as units of neighbours, and of rows.
+// Rounds whole vectors of rows to units of neighbouring values, or of neighbouring rows.
 void round_neighbours(Matrix<float>& rows, int64_t count, int64_t width, Matrix<Pair>& to) {
   for (int64_t r = 0; r < count; r++) pair_neighbours(rows.row(r), width, to.row(r));
 }
@@ -90,6 +90,7 @@ void forward(const T* x, const T* gate_up, const T* down, const int64_t* expert,
     Matrix<Unit<T>> up(units<T>(hidden), both), back(units<T>(width), hidden);
     Matrix<Unit<T>> rows(ROWS, units<T>(hidden)), gated(ROWS, units<T>(width));
     Matrix<float> activations(ROWS, both), result(ROWS, hidden);
+    std::vector<T> own(both);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t e = 0; e < s.experts; e++) {
       const int64_t begin = e ? ends[e - 1] : 0;
@@ -102,11 +103,15 @@ void forward(const T* x, const T* gate_up, const T* down, const int64_t* expert,
         pair_product(rows.row(0), rows.stride, 1, count, up.row(0), up.stride, both, units<T>(hidden),
                      activations.row(0), activations.stride, false);
         for (int64_t r = 0; r < count; r++) {
-          float *g = activations.row(r), *u = g + width;
+          float* row = activations.row(r);
           const float weight = gate[choice[r]];
-          if (inner) narrow_row(g, both, inner + choice[r] * both);
+          T* kept = inner ? inner + choice[r] * both : own.data();
+          narrow_row(row, both, kept);  // gradients are those of the rounded values
 #pragma omp simd
-          for (int64_t j = 0; j < width; j++) g[j] *= sigmoid(g[j]) * u[j] * weight;
+          for (int64_t j = 0; j < width; j++) {
+            const float g = float(kept[j]), u = float(kept[width + j]);
+            row[j] = weight * g * sigmoid(g) * u;
+          }
         }
         round_neighbours(activations, count, width, gated);
         pair_product(gated.row(0), gated.stride, 1, count, back.row(0), back.stride, hidden, units<T>(width),
@@ -119,10 +124,11 @@ void forward(const T* x, const T* gate_up, const T* down, const int64_t* expert,
   }
 }
 
+// Without room for the weights' gradients these are not computed.
 template <typename T>
 void backward(const T* grad, const T* x, const T* gate_up, const T* down, const float* gate,
-              const int64_t* order, const int64_t* ends, const T* inner, T* dx, float* of_choice, T* dgate_up, T* ddown, float* dgate,
-              const Sizes& s) {
+              const int64_t* order, const int64_t* ends, const T* inner, T* dx, float* of_choice, float* dgate,
+              T* dgate_up, T* ddown, const Sizes& s) {
   const int64_t hidden = s.hidden, width = s.width, both = 2 * width;
 #pragma omp parallel num_threads(s.threads)
   {
@@ -135,6 +141,12 @@ void backward(const T* grad, const T* x, const T* gate_up, const T* down, const 
 #pragma omp for schedule(dynamic, 1)
     for (int64_t e = 0; e < s.experts; e++) {
       const int64_t begin = e ? ends[e - 1] : 0;
+      if (begin == ends[e]) {
+        if (!dgate_up) continue;
+        std::fill_n(dgate_up + e * both * hidden, both * hidden, T{});
+        std::fill_n(ddown + e * hidden * width, hidden * width, T{});
+        continue;
+      }
       zip(gate_up + e * both * hidden, hidden, both, hidden, up);
       zip(down + e * hidden * width, width, hidden, width, back);
       dup.clear(both);
@@ -142,7 +154,6 @@ void backward(const T* grad, const T* x, const T* gate_up, const T* down, const 
       for (int64_t first = begin; first < ends[e]; first += ROWS) {
         const int64_t count = std::min(ROWS, ends[e] - first), *choice = order + first;
         gather(grad, choice, count, s, cotangent);
-        gather(x, choice, count, s, rows);
         pair_product(cotangent.row(0), cotangent.stride, 1, count, back.row(0), back.stride, width, units<T>(hidden),
                      dgated.row(0), dgated.stride, false);
         for (int64_t r = 0; r < count; r++) {
@@ -161,18 +172,21 @@ void backward(const T* grad, const T* x, const T* gate_up, const T* down, const 
           dgate[choice[r]] = sum;
         }
         round_neighbours(dboth, count, both, dboth_2);
+        pair_product(dboth_2.row(0), dboth_2.stride, 1, count, up.row(0), up.stride, hidden, units<T>(both),
+                     drows.row(0), drows.stride, false);
+        put_back(drows, choice, count, hidden, of_choice);
+        if (!dgate_up) continue;
+        gather(x, choice, count, s, rows);
         round_rows(dboth, count, both, dboth_n);
         round_rows(gated, count, width, gated_n);
         zip(values_of<T>(rows), step_of<T>(rows), count, hidden, rows_n);
         zip(values_of<T>(cotangent), step_of<T>(cotangent), count, hidden, cotangent_n);
-        pair_product(dboth_2.row(0), dboth_2.stride, 1, count, up.row(0), up.stride, hidden, units<T>(both),
-                     drows.row(0), drows.stride, false);
-        put_back(drows, choice, count, hidden, of_choice);
         pair_product(dboth_n.row(0), 1, dboth_n.stride, both, rows_n.row(0), rows_n.stride, hidden, units<T>(count),
                      dup.row(0), dup.stride, true);
         pair_product(cotangent_n.row(0), 1, cotangent_n.stride, hidden, gated_n.row(0), gated_n.stride, width,
                      units<T>(count), dback.row(0), dback.stride, true);
       }
+      if (!dgate_up) continue;
       narrow_row(dup.row(0), both * hidden, dgate_up + e * both * hidden);
       narrow_row(dback.row(0), hidden * width, ddown + e * hidden * width);
     }
@@ -184,20 +198,20 @@ void backward(const T* grad, const T* x, const T* gate_up, const T* down, const 
 }  // namespace
 }  // namespace arcforge
 
-#define ARCFORGE_ROUTED_EXPERTS(NAME, T)                                                                                \
-  extern "C" void arcforge_routed_experts_##NAME(                                                                       \
-      const T* x, const T* gate_up, const T* down, const int64_t* expert, const float* gate, T* out,                    \
-      int64_t* order, int64_t* ends, float* of_choice, T* inner, int64_t tokens, int64_t chosen, int64_t experts,       \
-      int64_t hidden, int64_t width, int64_t threads) {                                                                 \
-    arcforge::forward<T>(x, gate_up, down, expert, gate, out, order, ends, of_choice, inner,                            \
-                         {tokens, chosen, experts, hidden, width, int(threads)});                                       \
-  }                                                                                                                     \
-  extern "C" void arcforge_routed_experts_backward_##NAME(                                                              \
-      const T* grad, const T* x, const T* gate_up, const T* down, const float* gate,                                    \
-      const int64_t* order, const int64_t* ends, const T* inner, T* dx, float* of_choice, T* dgate_up, T* ddown, float* dgate,          \
-      int64_t tokens, int64_t chosen, int64_t experts, int64_t hidden, int64_t width, int64_t threads) {                \
-    arcforge::backward<T>(grad, x, gate_up, down, gate, order, ends, inner, dx, of_choice, dgate_up, ddown, dgate,      \
-                          {tokens, chosen, experts, hidden, width, int(threads)});                                      \
+#define ARCFORGE_ROUTED_EXPERTS(NAME, T)                                                                               \
+  extern "C" void arcforge_routed_experts_##NAME(                                                                      \
+      const T* x, const T* gate_up, const T* down, const int64_t* expert, const float* gate, T* out, int64_t* order,   \
+      int64_t* ends, float* of_choice, T* inner, int64_t tokens, int64_t chosen, int64_t experts, int64_t hidden,      \
+      int64_t width, int64_t threads) {                                                                                \
+    arcforge::forward<T>(x, gate_up, down, expert, gate, out, order, ends, of_choice, inner,                           \
+                         {tokens, chosen, experts, hidden, width, int(threads)});                                      \
+  }                                                                                                                    \
+  extern "C" void arcforge_routed_experts_backward_##NAME(                                                             \
+      const T* grad, const T* x, const T* gate_up, const T* down, const float* gate, const int64_t* order,             \
+      const int64_t* ends, const T* inner, T* dx, float* of_choice, float* dgate, T* dgate_up, T* ddown,               \
+      int64_t tokens, int64_t chosen, int64_t experts, int64_t hidden, int64_t width, int64_t threads) {               \
+    arcforge::backward<T>(grad, x, gate_up, down, gate, order, ends, inner, dx, of_choice, dgate, dgate_up, ddown,     \
+                          {tokens, chosen, experts, hidden, width, int(threads)});                                     \
   }
 
 ARCFORGE_ROUTED_EXPERTS(float32, float)

@@ -21,7 +21,7 @@ _routed = native.by_dtype("routed_experts", "10p 6i")
 _routed_backward = native.by_dtype("routed_experts_backward", "13p 6i")
 
 LARGEST = 1 << 20
-"""Maximum bytes of one expert's weights, which a thread's cache holds beside their gradients."""
+"""Maximum bytes of one expert's weights: with larger ones, which leave the cache, grouped products are as fast."""
 
 
 def _check(x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: Tensor, gate_TK: Tensor) -> None:
@@ -68,26 +68,31 @@ def _(
 @torch.library.custom_op("arcforge_native::moe_experts_backward", mutates_args=())
 def _backward(
     grad_TD: Tensor, x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, gate_TK: Tensor, order_R: Tensor,
-    ends_E: Tensor, inner_RF: Tensor,
+    ends_E: Tensor, inner_RF: Tensor, needs_weights: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Returns the gradients of x, both weights and the gates."""
+    """Returns the gradients of x, of both weights (empty unless needed) and of the gates."""
     (experts, hidden, width), (tokens, chosen) = down_EDF.shape, gate_TK.shape
     native.check_dtypes(x_TD, grad_TD)
     native.check_shape("grad_TD", grad_TD, tokens, hidden)
+    native.check_shape("order_R", order_R, tokens * chosen)
+    native.check_shape("ends_E", ends_E, experts)
+    native.check_shape("inner_RF", inner_RF, tokens * chosen, 2 * width)
     given = [x.contiguous() for x in (grad_TD, x_TD, gate_up_EFD, down_EDF, gate_TK.float())]
-    dx_TD, dgate_up_EFD, ddown_EDF, dgate_TK = (torch.empty_like(x) for x in given[1:5])
+    dx_TD, dgate_TK = torch.empty_like(given[1]), torch.empty_like(given[4])
+    weights = [x.new_empty(x.shape if needs_weights else 0) for x in given[2:4]]
     of_choice = x_TD.new_empty(tokens * chosen, hidden, dtype=torch.float32)
-    at = native.pointers(*given, order_R, ends_E, inner_RF, dx_TD, of_choice, dgate_up_EFD, ddown_EDF, dgate_TK)
-    _routed_backward(x_TD.dtype)(*at, tokens, chosen, experts, hidden, width, torch.get_num_threads())
-    return dx_TD, dgate_up_EFD, ddown_EDF, dgate_TK.to(gate_TK.dtype)
+    at = native.pointers(*given, order_R, ends_E, inner_RF, dx_TD, of_choice, dgate_TK)
+    weights_at = native.pointers(*weights) if needs_weights else [0, 0]
+    _routed_backward(x_TD.dtype)(*at, *weights_at, tokens, chosen, experts, hidden, width, torch.get_num_threads())
+    return dx_TD, *weights, dgate_TK.to(gate_TK.dtype)
 
 
 @_backward.register_fake
 def _(
-    grad_TD: Tensor, x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, gate_TK: Tensor, *_: Tensor
+    grad_TD: Tensor, x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, gate_TK: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    dx, dgate_up, ddown, dgate = (x.new_empty(x.shape) for x in (x_TD, gate_up_EFD, down_EDF, gate_TK))
-    return dx, dgate_up, ddown, dgate
+    dgate_up, ddown = (x.new_empty(x.shape if rest[-1] else 0) for x in (gate_up_EFD, down_EDF))
+    return x_TD.new_empty(x_TD.shape), dgate_up, ddown, gate_TK.new_empty(gate_TK.shape)
 
 
 def _setup(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
@@ -100,24 +105,24 @@ def _setup(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, T
 def _gradients(ctx: Any, grad_TD: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
     if grad_TD is None:
         return (None,) * 6
-    dx, dgate_up, ddown, dgate = _backward(grad_TD, *ctx.saved_tensors)
-    return dx, dgate_up, ddown, None, dgate, None
+    needs_weights = any(ctx.needs_input_grad[1:3])
+    dx, dgate_up, ddown, dgate = _backward(grad_TD, *ctx.saved_tensors, needs_weights)
+    return dx, *((dgate_up, ddown) if needs_weights else (None, None)), None, dgate, None
 
 
 _forward.register_autograd(_gradients, setup_context=_setup)
 
 
 def _narrow(down_EDF: Tensor) -> bool:
-    """Returns whether an expert's weights are whole vectors that fit the cache, and all threads get some experts."""
-    experts, hidden, width = down_EDF.shape
+    """Returns whether an expert's weights are whole vectors that fit the cache."""
+    _, hidden, width = down_EDF.shape
     whole = down_EDF.dtype in (torch.float32, torch.bfloat16)
     whole = whole and all(native.whole_vectors(size, torch.bfloat16) for size in (hidden, width))
-    small = 3 * hidden * width * down_EDF.element_size() <= LARGEST
-    return whole and small and experts >= 2 * torch.get_num_threads()
+    return whole and 3 * hidden * width * down_EDF.element_size() <= LARGEST
 
 
 def moe_experts(x_TD: Tensor, gate_up_EFD: Tensor, down_EDF: Tensor, expert_TK: Tensor, gate_TK: Tensor) -> Tensor:
-    """See `arcforge_core.ops.reference.moe_experts`; reads only the chosen experts."""
+    """See `arcforge_core.ops.reference.moe_experts`; one thread computes an expert."""
     (experts, hidden, width), (tokens, chosen) = down_EDF.shape, expert_TK.shape
     inputs = (x_TD, gate_up_EFD, down_EDF, gate_TK)
     few = 0 < tokens * chosen <= experts and x_TD.dtype in (torch.float32, torch.bfloat16)

@@ -67,7 +67,7 @@ inline void take(const T* x, int64_t step, int64_t rows, int64_t width, Matrix<U
   }
 }
 
-// The same of fp32, whose units are the rows.
+// `zip` of fp32, whose units are the values of rows.
 inline void zip(const float* x, int64_t step, int64_t rows, int64_t width, Matrix<float>& to) {
   take(x, step, rows, width, to);
 }

@@ -22,6 +22,9 @@ inline Vector<float> dot(Vector<Pair> a, Vector<Pair> b, Vector<float> sum) {
 #endif
 }
 
+// `dot` of numbers that are not paired.
+inline Vector<float> dot(Vector<float> a, Vector<float> b, Vector<float> sum) { return fused<float>(a, b, sum); }
+
 using Halves = VectorOf<uint16_t, VECTOR_BYTES / 2>;
 
 // The bits of bfloat16, rounded to nearest, ties to even; NaN stays NaN.
@@ -61,9 +64,6 @@ inline void put(const float* row, int64_t width, float scale, BFloat16* to) {
       for (int64_t j = 0; n + j < width; j++) to[n + j].bits = values[j];
   }
 }
-
-// The same for a number that is not paired.
-inline Vector<float> dot(Vector<float> a, Vector<float> b, Vector<float> sum) { return fused<float>(a, b, sum); }
 
 template <int M, int N, typename U>
 inline void pair_tile(const U* a, int64_t a_stride, int64_t step, const U* b, int64_t b_stride, int64_t count, float* out,

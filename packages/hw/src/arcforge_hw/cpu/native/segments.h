@@ -1,4 +1,4 @@
-// Shared by the two forms of attention inside short segments: sizes, segments, and rows of scores.
+// Shared by the two forms of attention inside segments: sizes, segments, and rows of scores.
 #pragma once
 
 #include <algorithm>
@@ -48,6 +48,13 @@ inline int64_t longest(const int64_t* cu_key, int64_t segments) {
   for (int64_t n = 0; n < segments; n++) most = std::max(most, cu_key[n + 1] - cu_key[n]);
   return most;
 }
+
+constexpr int64_t CUT = 1024;  // queries of one task forward, taken from all over a segment, since later ones see more
+
+inline int64_t cuts_of(const int64_t* cu_query, int64_t segments) { return (longest(cu_query, segments) + CUT - 1) / CUT; }
+
+// Threads that have a task: each has memory for the longest segment.
+inline int busy(const Sizes& s, int64_t tasks) { return int(std::max<int64_t>(1, std::min<int64_t>(s.threads, tasks))); }
 
 }  // namespace arcforge
 
