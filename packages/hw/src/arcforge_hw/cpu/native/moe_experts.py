@@ -79,12 +79,12 @@ def _backward(
     native.check_shape("inner_RF", inner_RF, tokens * chosen, 2 * width)
     given = [x.contiguous() for x in (grad_TD, x_TD, gate_up_EFD, down_EDF, gate_TK.float())]
     dx_TD, dgate_TK = torch.empty_like(given[1]), torch.empty_like(given[4])
-    weights = [x.new_empty(x.shape if needs_weights else 0) for x in given[2:4]]
+    dgate_up_EFD, ddown_EDF = (x.new_empty(x.shape if needs_weights else 0) for x in given[2:4])
     of_choice = x_TD.new_empty(tokens * chosen, hidden, dtype=torch.float32)
     at = native.pointers(*given, order_R, ends_E, inner_RF, dx_TD, of_choice, dgate_TK)
-    weights_at = native.pointers(*weights) if needs_weights else [0, 0]
+    weights_at = native.pointers(dgate_up_EFD, ddown_EDF) if needs_weights else [0, 0]
     _routed_backward(x_TD.dtype)(*at, *weights_at, tokens, chosen, experts, hidden, width, torch.get_num_threads())
-    return dx_TD, *weights, dgate_TK.to(gate_TK.dtype)
+    return dx_TD, dgate_up_EFD, ddown_EDF, dgate_TK.to(gate_TK.dtype)
 
 
 @_backward.register_fake
@@ -107,7 +107,8 @@ def _gradients(ctx: Any, grad_TD: Tensor | None, *_: None) -> tuple[Tensor | Non
         return (None,) * 6
     needs_weights = any(ctx.needs_input_grad[1:3])
     dx, dgate_up, ddown, dgate = _backward(grad_TD, *ctx.saved_tensors, needs_weights)
-    return dx, *((dgate_up, ddown) if needs_weights else (None, None)), None, dgate, None
+    of_weights = (dgate_up, ddown) if needs_weights else (None, None)
+    return dx, *of_weights, None, dgate, None
 
 
 _forward.register_autograd(_gradients, setup_context=_setup)
