@@ -195,18 +195,28 @@ def test_strided_inputs_and_expanded_gradients():
     torch.testing.assert_close(fused.grad, torch.stack(wanted, dim=2))
 
 
-def test_the_longest_segments_are_left_to_tiles(monkeypatch):
-    """The other kernel runs as soon as one segment is longer."""
-    monkeypatch.setattr(kernel, "LONGEST", 8)
-    monkeypatch.setattr(kernel, "_forward", None)
+@pytest.mark.parametrize(("short", "longest", "many"), [(100, 8, 4), (8, 100, 5)])
+def test_the_longest_segments_are_left_to_tiles(monkeypatch, short, longest, many):
+    """The other kernel runs as soon as one segment is longer; here two have two key/value heads each."""
+    for name, value in (("SHORT", short), ("LONGEST", longest), ("MANY", many), ("_forward", None)):
+        monkeypatch.setattr(kernel, name, value)
+    call = make([(3, 0), (4, 5)])
+    torch.testing.assert_close(kernel.attention_varlen(*call), reference.attention_varlen(*call))
+
+
+@pytest.mark.parametrize(("short", "longest", "many"), [(8, 9, 4), (9, 8, 5)])
+def test_long_segments_of_many_heads_are_not(monkeypatch, short, longest, many):
+    for name, value in (("SHORT", short), ("LONGEST", longest), ("MANY", many)):
+        monkeypatch.setattr(kernel, name, value)
+    monkeypatch.setattr(kernel.tiled, "attention_varlen", None)
     call = make([(3, 0), (4, 5)])
     torch.testing.assert_close(kernel.attention_varlen(*call), reference.attention_varlen(*call))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_threads_that_share_a_segment_change_no_bit(monkeypatch, dtype):
-    """Two segments of two key/value heads are cut for more than four threads."""
-    call = [x.to(dtype) if torch.is_tensor(x) and x.is_floating_point() else x for x in make([(150, 0), (70, 40)])]
+    """The first segment is cut in two."""
+    call = [x.to(dtype) if torch.is_tensor(x) and x.is_floating_point() else x for x in make([(1050, 0), (70, 40)])]
     found = []
     for threads in (1, 5, 16):
         monkeypatch.setattr(kernel.torch, "get_num_threads", lambda threads=threads: threads)
