@@ -103,6 +103,17 @@ def test_one_token_without_numbers_spoils_its_own_gradients_alone(no_other_kerne
     assert torch.equal(got[others], wanted[others])
 
 
+def test_an_odd_row_has_no_neighbour_from_the_expert_before(no_other_kernel, monkeypatch):
+    """One thread computes both: the last of 33 rows lies beside what the other's 34th left in memory, no number."""
+    monkeypatch.setattr(kernel.torch, "get_num_threads", lambda: 1)
+    args = make(73, experts=2, chosen=1, dtype=torch.bfloat16)
+    args[3] = (torch.arange(73) >= 40).long()[:, None]
+    with torch.no_grad():
+        args[0][33] = torch.nan
+    of_weights = results(kernel.moe_experts, args)[2:4]
+    assert all(grad[0].isnan().any() and grad[1].isfinite().all() for grad in of_weights)
+
+
 def test_recomputed_activations_change_no_bit(no_other_kernel):
     def again(*args):
         return torch.utils.checkpoint.checkpoint(kernel.moe_experts, *args, use_reentrant=False)
