@@ -80,14 +80,17 @@ def test_experts_without_tokens_get_zero_gradients(no_other_kernel):
     assert {e for e in range(6) if args[1].grad[e].any() or args[2].grad[e].any()} == {1, 4}
 
 
-def test_frozen_weights_cost_nothing(no_other_kernel):
+def test_frozen_weights_cost_nothing(no_other_kernel, monkeypatch):
     """The others' gradients are the same; a part of the inputs may want none."""
+    needed, backward = [], kernel._backward
+    monkeypatch.setattr(kernel, "_backward", lambda *args: (needed.append(args[-1]), backward(*args))[1])
     wanted = results(kernel.moe_experts, make())
     x, gate_up, down, expert_TK, gate = make()
     out = kernel.moe_experts(x, gate_up.detach(), down.detach(), expert_TK, gate)
     cotangent = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
     assert all(map(torch.equal, torch.autograd.grad(out, (x, gate), cotangent), (wanted[1], wanted[4])))
     kept = kernel._forward(*(v.detach() for v in (x, gate_up, down, expert_TK, gate)), True)[1:]
+    assert needed == [True, False]
     given = [v.detach() for v in (cotangent, x, gate_up, down, gate)]
     assert [v.numel() for v in kernel._backward(*given, *kept, False)[1:3]] == [0, 0]
 
