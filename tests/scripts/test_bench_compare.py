@@ -109,7 +109,7 @@ def small(tmp_path_factory):
     ("arguments", "said"),
     [
         (["base", "nonesuch"], "nonesuch is no commit of"),
-        (["base", ".", "--cases", "trian"], "--cases trian is unknown; the cases are train, prompt"),
+        (["base", ".", "--cases", "trian"], "--cases trian is unknown; the cases are train, train_bf16"),
         (["base", ".", "--loss", "3"], "--loss between 0 and 1"),
         (["base", "base", "--benchmark", "chaos"], "chaos is none of train_vs_transformers"),
     ],
