@@ -42,7 +42,7 @@ from arcforge_hw.cpu.native.rope import rope
 from arcforge_hw.cpu.native.sample import sample
 from arcforge_hw.cpu.native.sparse_mla import sparse_mla
 from arcforge_hw.cpu.native.to_records import to_records
-from arcforge_hw.torch_ops import int8_product
+from arcforge_hw.torch_ops import bf16_product, int8_product
 from arcforge_hw.torch_ops.expert_rows import explained
 from arcforge_hw.torch_ops.kernels import kernels as torch_kernels
 from arcforge_hw.torch_ops.moe_experts import grouped_experts
@@ -104,7 +104,7 @@ class Cpu(TorchCpu):
         """Returns in words what was measured on this processor, now if never before; ``arcforge doctor`` shows it."""
         verdict = grouped_mm(OpCall("moe_experts", "cpu", torch.bfloat16))
         experts = explained(grouped_experts) if verdict.ok else f"experts in bf16: {verdict.reason}"
-        return [experts, int8_product.explained()]
+        return [experts, bf16_product.explained(), int8_product.explained()]
 
     def record(self, step: Callable[[], Tensor]) -> Callable[[], Tensor] | None:
         """Records steps that consist of C calls and a few torch operators; see `contracts.hardware.Recorder`."""

@@ -28,6 +28,7 @@ from arcforge_core.console.progress import say
 from arcforge_core.contracts.batch import Pages
 from arcforge_core.contracts.hardware import YES, Verdict
 from arcforge_core.files.cache import cache_folder
+from arcforge_core.ops.compat import fast_bf16
 from arcforge_core.ops.cxx import cxx, missing_cxx
 
 log = logging.getLogger("arcforge.ops")
@@ -95,7 +96,8 @@ def built(compiler: Sequence[str]) -> Path:
     """
     version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=True).stdout
     parts = [(FOLDER / name).read_bytes() for name in (*HEADERS, *SOURCES)]
-    parts += [text.encode() for text in (*FLAGS, version, processor())]
+    flags = (*FLAGS, *measured_flags())
+    parts += [text.encode() for text in (*flags, version, processor())]
     digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
     folder = cache_folder("native")
     path = folder / f"kernels-{digest}.so"
@@ -104,10 +106,16 @@ def built(compiler: Sequence[str]) -> Path:
         say(f"compiling C++ kernels with {' '.join(compiler)}, once")
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             unfinished = Path(scratch) / path.name
-            command = [*compiler, *FLAGS, *(str(FOLDER / name) for name in SOURCES), "-o", str(unfinished)]
+            command = [*compiler, *flags, *(str(FOLDER / name) for name in SOURCES), "-o", str(unfinished)]
             subprocess.run(command, capture_output=True, text=True, check=True)
             unfinished.replace(path)  # a concurrent compilation has the same result
     return path
+
+
+def measured_flags() -> list[str]:
+    """Returns the compiler's options that a measurement chooses: whether bfloat16 numbers are multiplied in pairs."""
+    slow = "avx512_bf16" in processor() and not fast_bf16("cpu")
+    return ["-DARCFORGE_WIDE_PAIRS"] if slow else []
 
 
 def processor() -> str:

@@ -14,24 +14,12 @@
 namespace arcforge {
 namespace {
 
-// x [S, G, width]: the rows of one group, as rows of padded values and as `width` rows of padded keys.
-template <typename T, typename A>
-void pack(const T* x, int64_t groups, int64_t width, int64_t keys, A* rows, A* turned) {
-  const int64_t stride = padded<A>(width), length = padded<A>(keys);
-  for (int64_t j = 0; j < keys; j++) {
-    A* row = rows + j * stride;
-    widen_row(x + j * groups * width, width, A(1), row);
-    for (int64_t d = 0; d < width; d++) turned[d * length + j] = row[d];
-  }
-  for (int64_t d = 0; d < width; d++) std::fill(turned + d * length + keys, turned + (d + 1) * length, A(0));
-}
-
 template <typename A>
 struct Block {  // rows of some queries, `stride` apart
-  std::vector<A> values;
+  Memory<A> values;
   std::vector<A*> places;
   int64_t stride;
-  Block(int64_t rows, int64_t width) : values(rows * padded<A>(width)), places(rows), stride(padded<A>(width)) {
+  Block(int64_t rows, int64_t width) : values(rows * apart<A>(width)), places(rows), stride(apart<A>(width)) {
     for (int64_t r = 0; r < rows; r++) places[r] = &values[r * stride];
   }
   void clear(int64_t rows) { std::fill_n(values.data(), rows * stride, A(0)); }
@@ -43,31 +31,40 @@ void take(const T* x, int64_t step, int64_t rows, int64_t width, A scale, Block<
   for (int64_t r = 0; r < rows; r++) widen_row(x + r * step, width, scale, to.row(r));
 }
 
+// x, rows `step` apart, transposed, zero past its end.
+template <typename T, typename A>
+void turn(const T* x, int64_t step, int64_t rows, int64_t width, Block<A>& to) {
+  constexpr int64_t SOME = LANES<A>;  // a square of which fits into the cache
+  for (int64_t first = 0; first < padded<A>(rows); first += SOME)
+    for (int64_t d = 0; d < width; d++)
+      for (int64_t j = first; j < first + SOME; j++) to.row(d)[j] = j < rows ? A(x[j * step + d]) : A(0);
+}
+
 template <typename T, typename A>
 void forward(const T* q, const T* k, const T* v, const int64_t* cu_query, const int64_t* cu_key, T* out, A* lse,
              const Sizes& s) {
   const int64_t most = longest(cu_key, s.segments), per_group = s.heads / s.groups, cuts = cuts_of(cu_query, s.segments);
 #pragma omp parallel num_threads(busy(s, s.segments * s.groups * cuts))
   {
-    Block<A> keys(most, s.key_dim), values(most, s.value_dim), keys_t(s.key_dim, most), values_t(s.value_dim, most);
+    const int64_t value_width = padded<A>(s.value_dim);
+    Block<A> keys_t(s.key_dim, most), values(most, s.value_dim);
     Block<A> query(QUERIES, s.key_dim), scores(QUERIES, most), result(QUERIES, s.value_dim);
-    std::vector<A> gathered(s.selected);
+    Memory<A> gathered(s.selected);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t task = 0; task < s.segments * s.groups * cuts; task++) {
       const Segment part(cu_query, cu_key, task / cuts / s.groups);
       const int64_t begin = task % cuts * QUERIES;
       if (begin >= part.queries) continue;
-      const int64_t group = task / cuts % s.groups, past = part.keys - part.queries, length = padded<A>(part.keys);
-      pack(k + (part.key * s.groups + group) * s.key_dim, s.groups, s.key_dim, part.keys, keys.row(0), keys_t.row(0));
-      pack(v + (part.key * s.groups + group) * s.value_dim, s.groups, s.value_dim, part.keys, values.row(0),
-           values_t.row(0));
+      const int64_t group = task / cuts % s.groups, past = part.keys - part.queries, first_key = part.key * s.groups + group;
+      turn(k + first_key * s.key_dim, s.groups * s.key_dim, part.keys, s.key_dim, keys_t);
+      take(v + first_key * s.value_dim, s.groups * s.value_dim, part.keys, s.value_dim, A(1), values);
       for (int64_t h = group * per_group; h < (group + 1) * per_group; h++)
         for (int64_t first = begin; first < part.queries; first += cuts * QUERIES) {
           const int64_t rows = std::min(QUERIES, part.queries - first), seen = past + first + rows;
           const int64_t at = (part.query + first) * s.heads + h;
           take(q + at * s.key_dim, s.heads * s.key_dim, rows, s.key_dim, A(s.scale), query);
           scores.clear(rows);
-          add_rows(query.row(0), query.stride, 1, keys_t.row(0), length, s.key_dim, padded<A>(seen),
+          add_rows(query.row(0), query.stride, 1, keys_t.row(0), keys_t.stride, s.key_dim, padded<A>(seen),
                    scores.places.data(), rows);
           result.clear(rows);
           A totals[QUERIES];
@@ -82,7 +79,7 @@ void forward(const T* q, const T* k, const T* v, const int64_t* cu_query, const 
             totals[r] = total;
             lse[at + r * s.heads] = top + std::log(total);
           }
-          add_rows(scores.row(0), scores.stride, 1, values.row(0), values.stride, seen, values.stride,
+          add_rows(scores.row(0), scores.stride, 1, values.row(0), values.stride, seen, value_width,
                    result.places.data(), rows);
           for (int64_t r = 0; r < rows; r++)
             for (int64_t d = 0; d < s.value_dim; d++)
@@ -98,17 +95,18 @@ void backward(const T* grad, const T* q, const T* k, const T* v, const A* lse, c
   const int64_t most = longest(cu_key, s.segments), per_group = s.heads / s.groups;
 #pragma omp parallel num_threads(busy(s, s.segments * s.groups))
   {
-    Block<A> keys(most, s.key_dim), values(most, s.value_dim), keys_t(s.key_dim, most), values_t(s.value_dim, most);
+    const int64_t key_width = padded<A>(s.key_dim), value_width = padded<A>(s.value_dim);
+    Block<A> keys(most, s.key_dim), keys_t(s.key_dim, most), values_t(s.value_dim, most);
     Block<A> query(QUERIES, s.key_dim), cotangent(QUERIES, s.value_dim), probs(QUERIES, most), dscores(QUERIES, most);
     Block<A> dquery(QUERIES, s.key_dim), dkeys(most, s.key_dim), dvalues(most, s.value_dim);
-    std::vector<A> gathered(2 * s.selected);
+    Memory<A> gathered(2 * s.selected);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t task = 0; task < s.segments * s.groups; task++) {
       const Segment part(cu_query, cu_key, task / s.groups);
-      const int64_t group = task % s.groups, past = part.keys - part.queries, length = padded<A>(part.keys);
-      const int64_t first_key = part.key * s.groups + group;
-      pack(k + first_key * s.key_dim, s.groups, s.key_dim, part.keys, keys.row(0), keys_t.row(0));
-      pack(v + first_key * s.value_dim, s.groups, s.value_dim, part.keys, values.row(0), values_t.row(0));
+      const int64_t group = task % s.groups, past = part.keys - part.queries, first_key = part.key * s.groups + group;
+      take(k + first_key * s.key_dim, s.groups * s.key_dim, part.keys, s.key_dim, A(1), keys);
+      turn(k + first_key * s.key_dim, s.groups * s.key_dim, part.keys, s.key_dim, keys_t);
+      turn(v + first_key * s.value_dim, s.groups * s.value_dim, part.keys, s.value_dim, values_t);
       dkeys.clear(part.keys);
       dvalues.clear(part.keys);
       for (int64_t h = group * per_group; h < (group + 1) * per_group; h++)
@@ -120,9 +118,9 @@ void backward(const T* grad, const T* q, const T* k, const T* v, const A* lse, c
           probs.clear(rows);
           dscores.clear(rows);
           dquery.clear(rows);
-          add_rows(query.row(0), query.stride, 1, keys_t.row(0), length, s.key_dim, padded<A>(seen),
+          add_rows(query.row(0), query.stride, 1, keys_t.row(0), keys_t.stride, s.key_dim, padded<A>(seen),
                    probs.places.data(), rows);
-          add_rows(cotangent.row(0), cotangent.stride, 1, values_t.row(0), length, s.value_dim, padded<A>(seen),
+          add_rows(cotangent.row(0), cotangent.stride, 1, values_t.row(0), values_t.stride, s.value_dim, padded<A>(seen),
                    dscores.places.data(), rows);
           for (int64_t r = 0; r < rows; r++) {
             const int64_t token = part.query + first + r, visible = past + first + r + 1;
@@ -139,11 +137,11 @@ void backward(const T* grad, const T* q, const T* k, const T* v, const A* lse, c
             p_row.put_back(probs.row(r), seen);
             ds_row.put_back(dscores.row(r), seen);
           }
-          add_rows(dscores.row(0), dscores.stride, 1, keys.row(0), keys.stride, seen, keys.stride,
+          add_rows(dscores.row(0), dscores.stride, 1, keys.row(0), keys.stride, seen, key_width,
                    dquery.places.data(), rows);
-          add_rows(dscores.row(0), 1, dscores.stride, query.row(0), query.stride, rows, query.stride,
+          add_rows(dscores.row(0), 1, dscores.stride, query.row(0), query.stride, rows, key_width,
                    dkeys.places.data(), seen);
-          add_rows(probs.row(0), 1, probs.stride, cotangent.row(0), cotangent.stride, rows, cotangent.stride,
+          add_rows(probs.row(0), 1, probs.stride, cotangent.row(0), cotangent.stride, rows, value_width,
                    dvalues.places.data(), seen);
           for (int64_t r = 0; r < rows; r++)
             for (int64_t d = 0; d < s.key_dim; d++)
@@ -161,4 +159,7 @@ void backward(const T* grad, const T* q, const T* k, const T* v, const A* lse, c
 }  // namespace arcforge
 
 ARCFORGE_ATTENTION(float32, float, float)
+#ifndef ARCFORGE_PAIRS
+ARCFORGE_ATTENTION(bfloat16, arcforge::BFloat16, float)
+#endif
 ARCFORGE_ATTENTION(float64, double, double)

@@ -9,6 +9,8 @@
 #include "packed.h"
 #include "segments.h"
 
+#ifdef ARCFORGE_PAIRS
+
 namespace arcforge {
 namespace {
 
@@ -27,7 +29,7 @@ void forward(const BFloat16* q, const BFloat16* k, const BFloat16* v, const int6
     Matrix<Pair> keys_t(halves(s.key_dim), most), values_n(halves(most), s.value_dim);
     Matrix<Pair> query(QUERIES, halves(s.key_dim)), probs(QUERIES, halves(padded<float>(most)));
     Matrix<float> scores(QUERIES, most), result(QUERIES, s.value_dim);
-    std::vector<float> gathered(padded<float>(s.selected));
+    Memory<float> gathered(padded<float>(s.selected));
 #pragma omp for schedule(dynamic, 1)
     for (int64_t task = 0; task < s.segments * s.groups * cuts; task++) {
       const Segment part(cu_query, cu_key, task / cuts / s.groups);
@@ -57,7 +59,7 @@ void forward(const BFloat16* q, const BFloat16* k, const BFloat16* v, const int6
             totals[r] = total;
             lse[at + r * s.heads] = scale * top + std::log(total);
           }
-          pair_product(probs.row(0), probs.stride, 1, rows, values_n.row(0), values_n.stride, values_n.stride,
+          pair_product(probs.row(0), probs.stride, 1, rows, values_n.row(0), values_n.stride, padded<float>(s.value_dim),
                        halves(seen), result.row(0), result.stride, false);
           for (int64_t r = 0; r < rows; r++)
             put(result.row(r), s.value_dim, 1 / totals[r], out + (at + r * s.heads) * s.value_dim);
@@ -80,7 +82,7 @@ void backward(const BFloat16* grad, const BFloat16* q, const BFloat16* k, const 
     Matrix<float> probs(QUERIES, most), dscores(QUERIES, most), dquery(QUERIES, s.key_dim);
     Matrix<float> dkeys(most, s.key_dim), dvalues(most, s.value_dim);
     const int64_t room = padded<float>(s.selected);
-    std::vector<float> gathered(2 * room);
+    Memory<float> gathered(2 * room);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t task = 0; task < s.segments * s.groups; task++) {
       const Segment part(cu_query, cu_key, task / s.groups);
@@ -130,12 +132,12 @@ void backward(const BFloat16* grad, const BFloat16* q, const BFloat16* k, const 
             pair_rows(probs.row(r), probs.row(r + 1), length, probs_n.row(r / 2));
             pair_rows(dscores.row(r), dscores.row(r + 1), length, dscores_n.row(r / 2));
           }
-          pair_product(dscores_2.row(0), dscores_2.stride, 1, rows, keys_n.row(0), keys_n.stride, keys_n.stride,
+          pair_product(dscores_2.row(0), dscores_2.stride, 1, rows, keys_n.row(0), keys_n.stride, padded<float>(s.key_dim),
                        halves(seen), dquery.row(0), dquery.stride, false);
-          pair_product(dscores_n.row(0), 1, dscores_n.stride, seen, query_n.row(0), query_n.stride, query_n.stride,
+          pair_product(dscores_n.row(0), 1, dscores_n.stride, seen, query_n.row(0), query_n.stride, padded<float>(s.key_dim),
                        halves(rows), dkeys.row(0), dkeys.stride, true);
           pair_product(probs_n.row(0), 1, probs_n.stride, seen, cotangent_n.row(0), cotangent_n.stride,
-                       cotangent_n.stride, halves(rows), dvalues.row(0), dvalues.stride, true);
+                       padded<float>(s.value_dim), halves(rows), dvalues.row(0), dvalues.stride, true);
           for (int64_t r = 0; r < rows; r++)
             put(dquery.row(r), s.key_dim, scale, dq + (at + r * s.heads) * s.key_dim);
         }
@@ -151,3 +153,5 @@ void backward(const BFloat16* grad, const BFloat16* q, const BFloat16* k, const 
 }  // namespace arcforge
 
 ARCFORGE_ATTENTION(bfloat16, arcforge::BFloat16, float)
+
+#endif

@@ -62,7 +62,7 @@ struct Partial {
 // A thread's work buffers.
 template <typename A>
 struct Scratch {
-  std::vector<A> query, keys, values, scores;
+  Memory<A> query, keys, values, scores;
   std::vector<A*> places;
   Scratch(int64_t rows, int64_t groups, int64_t stride, int64_t value_stride)
       : query(groups * rows * stride), keys(BLOCK * std::max(stride, value_stride)), values(BLOCK * value_stride),
@@ -78,7 +78,7 @@ struct Rows {
 
 // Rows as they are computed with: where they lie, or copied into `wide`, in whole vectors.
 template <typename T, typename A>
-Rows<A> as_vectors(const T* from, int64_t step, int64_t count, int64_t width, std::vector<A>& wide) {
+Rows<A> as_vectors(const T* from, int64_t step, int64_t count, int64_t width, Memory<A>& wide) {
   if constexpr (std::is_same_v<T, A>)
     if (padded<A>(width) == width) return {from, step, true};
   for (int64_t j = 0; j < count; j++) {
@@ -253,7 +253,7 @@ void decode(const T* q, const T* k, const T* v, const int32_t* cu_query, const i
           rows += blocks[next].queries * per * groups;
         }
     } while (++next < blocks.size() && rows * value_stride < PARTIAL);
-    std::vector<A> outs(rows * value_stride), tops(rows), totals(rows);
+    Memory<A> outs(rows * value_stride), tops(rows), totals(rows);
     // tasks that a thread takes at a time: keys of several that follow one another are asked for in advance
     const int64_t at_once = pairs ? std::max<int64_t>(1, tasks.size() / (4 * s.threads)) : 1;
 #pragma omp parallel num_threads(s.threads)

@@ -37,17 +37,7 @@ float sigmoid(float x) {
 // The rows of choices' tokens, as units of neighbours.
 template <typename T>
 void gather(const T* x, const int64_t* choice, int64_t count, const Sizes& s, Matrix<Unit<T>>& to) {
-  for (int64_t r = 0; r < count; r++) std::memcpy(to.row(r), x + choice[r] / s.chosen * s.hidden, s.hidden * sizeof(T));
-}
-
-template <typename T>
-const T* values_of(Matrix<Unit<T>>& rows) {
-  return reinterpret_cast<const T*>(rows.row(0));
-}
-
-template <typename T>
-int64_t step_of(const Matrix<Unit<T>>& rows) {
-  return rows.stride * int64_t(sizeof(Unit<T>) / sizeof(T));
+  for (int64_t r = 0; r < count; r++) take_row(x + choice[r] / s.chosen * s.hidden, s.hidden, to.row(r));
 }
 
 // Rounds whole vectors of rows to units of neighbouring values, or of neighbouring rows.
@@ -90,7 +80,7 @@ void forward(const T* x, const T* gate_up, const T* down, const int64_t* expert,
     Matrix<Unit<T>> up(units<T>(hidden), both), back(units<T>(width), hidden);
     Matrix<Unit<T>> rows(ROWS, units<T>(hidden)), gated(ROWS, units<T>(width));
     Matrix<float> activations(ROWS, both), result(ROWS, hidden);
-    std::vector<T> own(both);
+    Memory<T> own(both);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t e = 0; e < s.experts; e++) {
       const int64_t begin = e ? ends[e - 1] : 0;
@@ -179,8 +169,8 @@ void backward(const T* grad, const T* x, const T* gate_up, const T* down, const 
         gather(x, choice, count, s, rows);
         round_rows(dboth, count, both, dboth_n);
         round_rows(gated, count, width, gated_n);
-        zip(values_of<T>(rows), step_of<T>(rows), count, hidden, rows_n);
-        zip(values_of<T>(cotangent), step_of<T>(cotangent), count, hidden, cotangent_n);
+        zip_taken<T>(rows, count, hidden, rows_n);
+        zip_taken<T>(cotangent, count, hidden, cotangent_n);
         pair_product(dboth_n.row(0), 1, dboth_n.stride, both, rows_n.row(0), rows_n.stride, hidden, units<T>(count),
                      dup.row(0), dup.stride, true);
         pair_product(cotangent_n.row(0), 1, cotangent_n.stride, hidden, gated_n.row(0), gated_n.stride, width,

@@ -37,7 +37,7 @@ void rope(const T* x, int64_t row, int64_t head, const A* cos, const A* sin, T* 
 template <typename T>
 void experts(const T* x, const Experts<T>& e, T* out, int64_t tokens, int64_t threads) {
   const int64_t rows = tokens * e.chosen, width = e.width;
-  std::vector<T> inner(rows * 2 * width), gated(rows * width);
+  Memory<T> inner(rows * 2 * width), gated(rows * width);
 #pragma omp parallel num_threads(threads_for(rows * e.hidden * width, threads))
   {
     experts_up_part(x, e, tokens, inner.data());

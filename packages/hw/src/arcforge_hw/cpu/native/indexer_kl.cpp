@@ -17,7 +17,7 @@ struct Sizes {
 // Products [X, K] of a query's index heads with the index values of its first `keys` slots, which are gathered.
 template <typename T, typename A>
 void index_dots(const T* index_q, const T* index_k, const int64_t* rows, int64_t keys, const Sizes& s,
-                std::vector<A>& query, std::vector<A>& values, A* dots) {
+                Memory<A>& query, Memory<A>& values, A* dots) {
   const int64_t stride = padded<A>(s.index_width);
   gather(index_k, s.index_width, rows, keys, values.data());
   widen_rows(index_q, s.index_heads, s.index_width, 1.0, query.data());
@@ -31,9 +31,9 @@ void forward(const T* q, const T* kv, const T* index_q, const T* index_k, const 
   const int64_t stride = padded<A>(s.width), index_stride = padded<A>(s.index_width);
 #pragma omp parallel num_threads(s.threads)
   {
-    std::vector<A> entries(s.selected * stride), query(s.heads * stride), probs(s.heads * s.selected);
-    std::vector<A> index_keys(s.selected * index_stride), index_query(s.index_heads * index_stride);
-    std::vector<A> dots(s.index_heads * s.selected), scores(s.selected);
+    Memory<A> entries(s.selected * stride), query(s.heads * stride), probs(s.heads * s.selected);
+    Memory<A> index_keys(s.selected * index_stride), index_query(s.index_heads * index_stride);
+    Memory<A> dots(s.index_heads * s.selected), scores(s.selected);
 #pragma omp for schedule(static)
     for (int64_t t = 0; t < s.tokens; t++) {
       const int64_t* selected = rows + t * s.selected;
@@ -75,7 +75,7 @@ void query_gradients(const A* grad, const A* dscores, const T* index_q, const T*
   const int64_t stride = padded<A>(s.index_width);
 #pragma omp parallel num_threads(s.threads)
   {
-    std::vector<A> values(s.selected * stride), query(s.index_heads * stride), result(s.index_heads * stride);
+    Memory<A> values(s.selected * stride), query(s.index_heads * stride), result(s.index_heads * stride);
     std::vector<A*> places(s.index_heads);
 #pragma omp for schedule(static)
     for (int64_t t = 0; t < tokens; t++) {
@@ -106,7 +106,7 @@ template <typename T, typename A>
 void backward(const A* grad, const A* dscores, const T* index_q, const T* index_k, const A* weight, const int64_t* rows,
               T* dindex_q, A* dindex_k, A* dweight, const Sizes& s) {
   const int64_t block = std::max<int64_t>(1, std::min(s.tokens, KEPT / (s.index_heads * s.selected)));
-  std::vector<A> ddots(block * s.index_heads * s.selected);
+  Memory<A> ddots(block * s.index_heads * s.selected);
   for (int64_t first = 0; first < s.tokens; first += block) {
     const int64_t tokens = std::min(block, s.tokens - first), query = first * s.index_heads;
     const int64_t* selected = rows + first * s.selected;

@@ -33,7 +33,7 @@ template <typename A>
 void mla_prolog(const A* x, const MlaWeights<A>& w, const A* cos, const A* sin, A* q_latent, A* entries,
                 const MlaSizes& s, double eps, int64_t threads) {
   const int64_t width = s.width(), pairs = s.rope / 2;
-  std::vector<A> raw_query(s.tokens * s.query), raw_entry(s.tokens * width);
+  Memory<A> raw_query(s.tokens * s.query), raw_entry(s.tokens * width);
 #pragma omp parallel num_threads(threads_for(s.hidden * s.query, threads))
   {
     product_part<A>(x, w.q_a, nullptr, raw_query.data(), s.query, s.tokens, s.hidden, s.query);
@@ -129,7 +129,7 @@ struct MlpWeights {
 
 template <typename T>
 void mlp(const T* x, const MlpWeights<T>& w, T* out, int64_t tokens, int64_t hidden, int64_t threads) {
-  std::vector<T> gates(tokens * w.width), ups(tokens * w.width);
+  Memory<T> gates(tokens * w.width), ups(tokens * w.width);
 #pragma omp parallel num_threads(threads_for(hidden * w.width, threads))
   {
     product_part(x, w.gate, nothing<T>, gates.data(), w.width, tokens, hidden, w.width);
@@ -145,8 +145,8 @@ template <typename T>
 void moe(const T* x, const T* router, const float* bias, int64_t experts, double scale, Experts<T> routed,
          const MlpWeights<T>& shared, T* out, int64_t tokens, int64_t threads) {
   const int64_t rows = tokens * routed.chosen, hidden = routed.hidden, width = routed.width;
-  std::vector<Wide<T>> scores(tokens * experts), gate(rows);
-  std::vector<T> inner(rows * 2 * width), chosen(rows * width), gates(tokens * shared.width), ups(tokens * shared.width);
+  Memory<Wide<T>> scores(tokens * experts), gate(rows);
+  Memory<T> inner(rows * 2 * width), chosen(rows * width), gates(tokens * shared.width), ups(tokens * shared.width);
   std::vector<int64_t> expert(rows);
   routed.expert = expert.data(), routed.gate = gate.data();
 #pragma omp parallel num_threads(threads_for(rows * hidden * width, threads))

@@ -6,10 +6,10 @@ Shapes: K inputs, N outputs.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from arcforge_hw.cpu import native
+from arcforge_hw.torch_ops import bf16_product
 
 _function = native.by_dtype("linear", "4p 4i")
 
@@ -27,7 +27,7 @@ def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor
     )
     few = few and (bias_N is None or bias_N.shape == (outputs,))
     if not (few and all(p.dtype == dtype and p.is_contiguous() for p in given)):
-        return F.linear(x, weight_NK, bias_N)  # torch also raises the error for sizes that do not match
+        return bf16_product.linear(x, weight_NK, bias_N)
     x, out = x.contiguous(), x.new_empty(*x.shape[:-1], outputs)
     bias_at = 0 if bias_N is None else bias_N.data_ptr()
     _function(dtype)(

@@ -1,5 +1,5 @@
 // Products of bfloat16 numbers with sums in fp32, two numbers at a time: what AVX512_BF16 multiplies in one instruction,
-// at twice the rate of fp32. Elsewhere both are widened.
+// on some processors at twice the rate of fp32. Elsewhere numbers are widened when they are packed (packed.h).
 //
 // A pair is two numbers that meet two others in a product: of a row's neighbours, or of two neighbouring rows.
 #pragma once
@@ -10,17 +10,12 @@ namespace arcforge {
 
 using Pair = uint32_t;  // the first number in the lower half
 
-inline Vector<float> first(Vector<Pair> x) { return (Vector<float>)(x << 16); }
-inline Vector<float> second(Vector<Pair> x) { return (Vector<float>)(x & 0xffff0000u); }
-
+#ifdef ARCFORGE_PAIRS
 // sum + a.first * b.first + a.second * b.second
 inline Vector<float> dot(Vector<Pair> a, Vector<Pair> b, Vector<float> sum) {
-#ifdef __AVX512BF16__
   return (Vector<float>)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
-#else
-  return fused<float>(second(a), second(b), fused<float>(first(a), first(b), sum));
-#endif
 }
+#endif
 
 // `dot` of numbers that are not paired.
 inline Vector<float> dot(Vector<float> a, Vector<float> b, Vector<float> sum) { return fused<float>(a, b, sum); }

@@ -15,7 +15,7 @@ namespace arcforge {
 // Whether the processor multiplies keys of a type as they are.
 template <typename T>
 inline constexpr bool MULTIPLIED = false;
-#ifdef __AVX512BF16__
+#ifdef ARCFORGE_PAIRS
 template <>
 inline constexpr bool MULTIPLIED<BFloat16> = true;
 #endif
@@ -38,9 +38,9 @@ constexpr float LARGEST = 127 << PART_BITS;
 template <typename T>
 struct Parts {
   int64_t stride;
-  std::vector<T> high, low;
-  std::vector<float> scale;
-  std::vector<int32_t> offset;  // of a row of integers: what 128 that is added to each value of a key adds to the sum
+  Memory<T> high, low;
+  Memory<float> scale;
+  Memory<int32_t> offset;  // of a row of integers: what 128 that is added to each value of a key adds to the sum
 
   Parts(int64_t rows, int64_t width)
       : stride((width + 63) / 64 * 64), high(rows * stride), low(rows * stride), scale(rows, 1.0f), offset(rows) {}
@@ -74,7 +74,7 @@ struct Parts {
   }
 };
 
-#ifdef __AVX512BF16__
+#ifdef ARCFORGE_PAIRS
 // out[i][j] = head[row + i] . key[j] for M heads and N keys, as many of which are asked for from `ahead` on.
 template <int M, int N>
 [[gnu::noinline]] void parts_tile(const Parts<BFloat16>& a, int64_t row, const BFloat16* keys, int64_t key_stride,

@@ -203,6 +203,9 @@ inline void add_panel(const A* weight, int64_t weight_stride, int64_t step, cons
     add_tile<A, M, decltype(n)::value>(weight, weight_stride, step, b + d, b_stride, count, at);
   };
   int64_t d = 0;
+  if constexpr (M <= 4 && 4 * M + 4 < SUMS)
+    for (; d + 4 * LANES<A> <= width && d + 5 * LANES<A> != width; d += 4 * LANES<A>)
+      tile(std::integral_constant<int, 4>{}, d);
   if constexpr (M <= 4)
     for (; d + 3 * LANES<A> <= width && d + 4 * LANES<A> != width; d += 3 * LANES<A>)
       tile(std::integral_constant<int, 3>{}, d);

@@ -10,7 +10,7 @@ namespace {
 template <typename T>
 void quant_linear(const T* x, const QuantWeight& w, const T* bias, T* out, int64_t rows, int64_t threads) {
   Activations a(w, rows);
-  std::vector<float> sums(rows * w.outputs);
+  Memory<float> sums(rows * w.outputs);
   const auto round = [&](int64_t first, int64_t count) {
     for (int64_t r = 0; r < rows; r++)
       for (int64_t n = first; n < first + count; n++) {
@@ -46,8 +46,8 @@ void quant_mlp(const T* x, const QuantWeight& gate, const QuantWeight& up, const
                int64_t rows, int64_t threads) {
   const int64_t width = gate.outputs;
   Activations outer(gate, rows), inner(down, rows);
-  std::vector<float> gates(rows * width), ups(rows * width), sums(rows * down.outputs);
-  std::vector<T> products(rows * width);
+  Memory<float> gates(rows * width), ups(rows * width), sums(rows * down.outputs);
+  Memory<T> products(rows * width);
 #pragma omp parallel num_threads(threads_for(gate.row_bytes() * width, threads))
   {
     lay_part(x, gate.inputs, outer, rows);
@@ -68,8 +68,8 @@ void quant_experts(const T* x, const QuantWeight& gate_up, const QuantWeight& do
                    const float* gate, T* out, int64_t tokens, int64_t chosen, int64_t threads) {
   const int64_t rows = tokens * chosen, twice = gate_up.outputs, width = down.inputs, hidden = down.outputs;
   Activations outer(gate_up, tokens), inner(down, rows);
-  std::vector<float> sums(rows * twice);
-  std::vector<T> products(rows * width);
+  Memory<float> sums(rows * twice);
+  Memory<T> products(rows * width);
 #pragma omp parallel num_threads(threads_for(rows * gate_up.row_bytes() * width, threads))
   {
     lay_part(x, hidden, outer, tokens);
@@ -105,9 +105,9 @@ void quant_moe(const T* x, const T* router, const float* bias, int64_t experts, 
                const QuantWeight& down, const QuantWeight (&shared)[3], T* out, int64_t tokens, int64_t chosen,
                double scale, int64_t threads) {
   const int64_t hidden = down.outputs;
-  std::vector<Wide<T>> scores(tokens * experts), gate(tokens * chosen);
+  Memory<Wide<T>> scores(tokens * experts), gate(tokens * chosen);
   std::vector<int64_t> expert(tokens * chosen);
-  std::vector<T> common(tokens * hidden);
+  Memory<T> common(tokens * hidden);
 #pragma omp parallel num_threads(threads_for(hidden * experts, threads))
   product_part(x, router, (const T*)nullptr, scores.data(), experts, tokens, hidden, experts);
   for (int64_t t = 0; t < tokens; t++)
@@ -135,7 +135,7 @@ void hadamard(const T* x, T* out, int64_t rows, int64_t width, int64_t threads) 
   const float scale = 1.0f / std::sqrt(float(width));
 #pragma omp parallel for num_threads(threads_for(rows * width, threads)) schedule(static)
   for (int64_t r = 0; r < rows; r++) {
-    std::vector<float> row(width);
+    Memory<float> row(width);
     for (int64_t n = 0; n < width; n++) row[n] = float(x[r * width + n]);
     for (int64_t half = 1; half < width; half *= 2)
       for (int64_t first = 0; first < width; first += 2 * half)

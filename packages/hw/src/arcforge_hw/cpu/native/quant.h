@@ -41,10 +41,10 @@ inline void ask(const uint8_t* ahead, int64_t step, int64_t lines) {
 struct Activations {
   int64_t steps, step;
   bool rounds;
-  std::vector<int8_t> integers;  // [T, steps * step], of four bits the even columns of a step before the odd ones
-  std::vector<float> wide;       // [T, steps * step], ordered as `lay_words` does
-  std::vector<float> scale;
-  std::vector<int32_t> sum;
+  Memory<int8_t> integers;  // [T, steps * step], of four bits the even columns of a step before the odd ones
+  Memory<float> wide;       // [T, steps * step], ordered as `lay_words` does
+  Memory<float> scale;
+  Memory<int32_t> sum;
 
   Activations(const QuantWeight& w, int64_t rows) : steps(w.steps()), step(w.step()), rounds(w.rounds) {
     if (rounds) {

@@ -116,7 +116,7 @@ inline void wide_tile(const float* x, int64_t stride, const QuantWeight& w, int6
 // The same of more rows, in the same order of sums: weights are widened once, to memory that the cache holds.
 inline void widened_block(const float* x, int64_t stride, int64_t rows, const QuantWeight& w, int64_t first,
                           int64_t count, float* out, int64_t out_stride) {
-  static thread_local std::vector<float> panel;
+  static thread_local Memory<float> panel;
   const int64_t bytes = w.row_bytes(), group = w.inputs / w.groups;
   const int64_t width = (w.inputs + WORDS_STEP - 1) / WORDS_STEP * WORDS_STEP;
   panel.resize(std::max<int64_t>(panel.size(), PANEL * width));

@@ -1,6 +1,4 @@
-"""RMSNorm in C++: one call without gradients; with them, in bfloat16, one pass over memory forward and one backward.
-
-In bfloat16 the neighbouring products take half their float32 time, so torch's ten passes weigh more.
+"""RMSNorm in C++: one call without gradients; with them one pass over memory forward and one backward.
 
 Shapes: N rows, D width.
 """
@@ -17,10 +15,9 @@ from arcforge_hw.cpu import rms_norm as operators
 
 BLOCK = 64
 """Rows whose weight gradients are summed at a time."""
-_few_rows = native.by_dtype(
-    "rms_norm",
-    "p i 2p 2i d i",
-)
+_few_rows = native.by_dtype("rms_norm", "p i 2p 2i d i")
+_forward_kernel = native.by_dtype("rms_norm_forward", "4p 2i d i")
+_backward_kernel = native.by_dtype("rms_norm_backward", "6p 4i")
 
 
 @torch.library.custom_op("arcforge_native::rms_norm", mutates_args=())
@@ -30,7 +27,7 @@ def _forward(x_ND: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor
     native.check_shape("weight", weight_D, width)
     x_ND, weight_D = x_ND.contiguous(), weight_D.float().contiguous()
     out_ND, rstd_N = torch.empty_like(x_ND), weight_D.new_empty(rows)
-    run = native.function("arcforge_rms_norm_forward", "4p 2i d i")
+    run = _forward_kernel(x_ND.dtype)
     run(*native.pointers(x_ND, weight_D, out_ND, rstd_N), rows, width, eps, torch.get_num_threads())
     return out_ND, rstd_N
 
@@ -48,7 +45,7 @@ def _backward(grad_ND: Tensor, x_ND: Tensor, weight_D: Tensor, rstd_N: Tensor) -
     native.check_shape("grad_ND", grad_ND, rows, width)
     grad_ND, x_ND, wide_D = grad_ND.contiguous(), x_ND.contiguous(), weight_D.float().contiguous()
     dx_ND, sums = torch.empty_like(x_ND), wide_D.new_empty(-(-rows // BLOCK), width)
-    run = native.function("arcforge_rms_norm_backward", "6p 4i")
+    run = _backward_kernel(x_ND.dtype)
     run(*native.pointers(grad_ND, x_ND, wide_D, rstd_N, dx_ND, sums), rows, width, BLOCK, torch.get_num_threads())
     return dx_ND, sums.sum(0).to(weight_D.dtype)
 
@@ -89,7 +86,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def differentiable(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """`rms_norm` with gradients."""
-    if x.dtype != torch.bfloat16 or torch.compiler.is_compiling():
+    if x.dtype not in (torch.float32, torch.bfloat16) or torch.compiler.is_compiling():
         return operators.rms_norm(x, weight, eps)
     out: Tensor = _forward(x.reshape(-1, x.shape[-1]), weight, eps)[0]
     return out.view(x.shape)

@@ -11,7 +11,7 @@ namespace arcforge {
 // The `chosen` experts of highest score plus bias, in that order, ties to the lower number; gates sum to `scale`.
 template <typename A>
 inline void choose(A* score, const float* bias, int64_t experts, int64_t chosen, A scale, int64_t* expert, A* gate) {
-  std::vector<A> choice(experts);
+  Memory<A> choice(experts);
   A total = 0;
   for (int64_t e = 0; e < experts; e++) {
     score[e] = sigmoid(score[e]);

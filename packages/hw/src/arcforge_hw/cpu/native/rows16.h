@@ -28,7 +28,7 @@ inline void narrow_halves(Vector<float> first, Vector<float> second, BFloat16* t
   std::memcpy(to, &pairs, VECTOR_BYTES);
 }
 
-#ifdef __AVX512BF16__
+#ifdef ARCFORGE_PAIRS
 using Paired = __m512bh;
 inline Paired load_pairs(const BFloat16* from) {
   Paired x;

@@ -40,7 +40,7 @@ struct Candidate {
 
 // One thread's buffers for selection.
 struct Scratch {
-  std::vector<uint32_t> counts = std::vector<uint32_t>(BINS), sample;
+  Memory<uint32_t> counts = Memory<uint32_t>(BINS), sample;
   std::vector<Candidate> candidates, ordered;
 };
 
@@ -126,9 +126,9 @@ inline float scale_of(const T* key, int64_t width) {
 
 // Keys as panels [width, PANEL], zeros after the last one.
 template <typename T>
-std::vector<float> pack_panels(const Keys<T>& k, int64_t keys, int64_t width, int64_t threads) {
+Memory<float> pack_panels(const Keys<T>& k, int64_t keys, int64_t width, int64_t threads) {
   const int64_t panels = (keys + PANEL - 1) / PANEL;
-  std::vector<float> packed(panels * width * PANEL);
+  Memory<float> packed(panels * width * PANEL);
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t p = 0; p < panels; p++)
     for (int64_t j = 0; j < std::min(PANEL, keys - p * PANEL); j++) {
@@ -175,11 +175,11 @@ template <typename T>
 void index_many(const float* q, const Keys<T>& k, const float* weights, int64_t queries, int64_t heads, int64_t width,
                 int64_t visible, int64_t topk, bool relu, int64_t* out, int64_t threads) {
   const int64_t keys = visible + queries - 1, stride = (keys + PANEL - 1) / PANEL * PANEL;
-  const std::vector<float> panels = pack_panels(k, keys, width, threads);
+  const Memory<float> panels = pack_panels(k, keys, width, threads);
   const auto score = relu ? score_panel<true> : score_panel<false>;
 #pragma omp parallel num_threads(threads)
   {
-    std::vector<uint32_t> ranks(std::min(QUERIES, queries) * stride);
+    Memory<uint32_t> ranks(std::min(QUERIES, queries) * stride);
     Scratch scratch;
 #pragma omp for schedule(dynamic, 1)
     for (int64_t first = 0; first < queries; first += QUERIES) {
@@ -230,12 +230,12 @@ void scan(const Keys<T>& k, int64_t keys, int64_t at_once, F score) {
   }
 }
 
-#ifdef __AVX512BF16__
+#ifdef ARCFORGE_PAIRS
 // By products with the keys as they are.
 void scan_parts(const Keys<BFloat16>& k, const float* weights, int64_t queries, int64_t heads, int64_t width,
                 int64_t keys, bool relu, uint32_t* ranks, const Parts<BFloat16>& parts) {
   constexpr int64_t MOST = NARROW_KEYS_AT_ONCE;
-  std::vector<float> dots(heads * MOST);
+  Memory<float> dots(heads * MOST);
   const auto sum = relu ? head_sum<true> : head_sum<false>;
   const int64_t share = keys / omp_get_num_threads() / 4 * 4;
   scan(k, keys, std::clamp(share, KEYS_AT_ONCE, MOST), [&](int64_t first, int64_t count, const BFloat16* from) {
@@ -252,7 +252,7 @@ void scan_parts(const Keys<BFloat16>& k, const float* weights, int64_t queries, 
 // By products with the bytes of keys, turned.
 void scan_parts(const Keys<int8_t>& k, const float* weights, int64_t queries, int64_t heads, int64_t width, int64_t keys,
                 bool relu, uint32_t* ranks, const Parts<int8_t>& parts) {
-  std::vector<float> weight(queries * heads);
+  Memory<float> weight(queries * heads);
   for (int64_t r = 0; r < queries * heads; r++) weight[r] = weights[r] * parts.scale[r];
   Turned turned(width);
   float scale[TURNED], scores[TURNED];
@@ -278,7 +278,7 @@ template <typename T>
 void scan_wide(const Keys<T>& k, const float* weights, int64_t queries, int64_t heads, int64_t width, int64_t keys,
                bool relu, uint32_t* ranks, const float* query, int64_t stride) {
   constexpr int64_t MOST = KEYS_AT_ONCE;
-  std::vector<float> wide(MOST * stride), dots(heads * MOST);
+  Memory<float> wide(MOST * stride), dots(heads * MOST);
   const auto sum = relu ? head_sum<true> : head_sum<false>;
   scan(k, keys, MOST, [&](int64_t first, int64_t count, const T* from) {
     const float* entries = wide.data();
@@ -306,7 +306,7 @@ template <typename T>
 void index_few(const float* q, const Keys<T>& k, const float* weights, int64_t queries, int64_t heads, int64_t width,
                int64_t visible, int64_t topk, bool relu, int64_t* out, int64_t threads) {
   const int64_t keys = visible + queries - 1, rows = queries * heads;
-  std::vector<uint32_t> ranks(queries * keys);
+  Memory<uint32_t> ranks(queries * keys);
   const auto select_of = [&](auto scanned) {
 #pragma omp parallel num_threads(threads)
     {
@@ -324,7 +324,7 @@ void index_few(const float* q, const Keys<T>& k, const float* weights, int64_t q
       return;
     }
   const int64_t stride = padded<float>(width);
-  std::vector<float> query(rows * stride);
+  Memory<float> query(rows * stride);
   for (int64_t r = 0; r < rows; r++) widen_row(q + r * width, width, 1.0f, &query[r * stride]);
   select_of([&] { scan_wide(k, weights, queries, heads, width, keys, relu, ranks.data(), query.data(), stride); });
 }

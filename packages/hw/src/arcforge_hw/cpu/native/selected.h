@@ -96,7 +96,7 @@ void add_to_keys(const T* x, int64_t width, const A* coefficient, const int64_t*
   const int threads = int(borders.size()) - 1;
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
   for (int range = 0; range < threads; range++) {
-    std::vector<A> values(heads * padded<A>(width)), weight(selected * heads);
+    Memory<A> values(heads * padded<A>(width)), weight(selected * heads);
     std::vector<A*> places(selected);
     for (int64_t t = 0; t < tokens; t++) {
       int64_t count = 0;

@@ -17,7 +17,7 @@ struct Sizes {
 // Memory of a thread that is kept between calls, and not cleared: gathered keys are megabytes.
 template <typename A>
 A* kept(int64_t values) {
-  static thread_local std::vector<A> memory;
+  static thread_local Memory<A> memory;
   if (int64_t(memory.size()) < values) memory.resize(values);
   return memory.data();
 }
@@ -25,7 +25,7 @@ A* kept(int64_t values) {
 // A thread's work buffers for some heads of a query.
 template <typename A>
 struct Heads {
-  std::vector<A> query, result, probs;
+  Memory<A> query, result, probs;
   std::vector<A*> places;
   Heads(int64_t heads, int64_t stride, int64_t selected)
       : query(heads * stride), result(heads * stride), probs(heads * selected), places(heads) {}
@@ -90,8 +90,8 @@ void query_gradients(const T* grad, const T* q, const T* kv, const int64_t* rows
   const int64_t stride = padded<A>(s.width), latent_stride = padded<A>(s.latent);
 #pragma omp parallel num_threads(s.threads)
   {
-    std::vector<A> entries(s.selected * stride), query(s.heads * stride), result(s.heads * stride);
-    std::vector<A> cotangent(s.heads * latent_stride);
+    Memory<A> entries(s.selected * stride), query(s.heads * stride), result(s.heads * stride);
+    Memory<A> cotangent(s.heads * latent_stride);
     std::vector<A*> places(s.heads);
 #pragma omp for schedule(static)
     for (int64_t t = 0; t < tokens; t++) {
@@ -124,7 +124,7 @@ template <typename T, typename A>
 void backward(const T* grad, const T* q, const T* kv, const int64_t* rows, T* dq, A* dkv, const Sizes& s) {
   const int64_t stride = padded<A>(s.width);
   const int64_t block = std::max<int64_t>(1, std::min(s.tokens, KEPT / (s.heads * s.selected)));
-  std::vector<A> probs(block * s.heads * s.selected), dscores(probs.size());
+  Memory<A> probs(block * s.heads * s.selected), dscores(probs.size());
   for (int64_t first = 0; first < s.tokens; first += block) {
     const int64_t tokens = std::min(block, s.tokens - first), query = first * s.heads;
     const int64_t* selected = rows + first * s.selected;

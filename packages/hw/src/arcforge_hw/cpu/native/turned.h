@@ -94,7 +94,7 @@ template <int HEADS, bool RELU>
 
 // One thread's memory for scores of turned keys.
 struct Turned {
-  std::vector<uint8_t> bytes;
+  Memory<uint8_t> bytes;
   const int8_t* key[TURNED];
   explicit Turned(int64_t width) : bytes((width + 63) / 64 * 16 * 128) {}
 
