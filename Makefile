@@ -12,7 +12,8 @@ BROWSER := $(if $(findstring --without-browser,$(ARGS)),,browser)
 # Bytecode is kept whatever the environment says: without it each process compiles the packages, and pytest
 # rewrites all tests.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal --all-packages $(ARGS)
-MEASURED := tests/core/ops tests/hw/torch_ops tests/core/train/test_precision.py tests/core/train/test_step.py
+MEASURED := tests/core/ops tests/hw/torch_ops tests/core/train/test_precision.py tests/core/train/test_step.py \
+	tests/hw/cpu/native/test_moe_experts.py tests/hw/cpu/native/test_attention_varlen.py
 
 .PHONY: help
 help:  ## show this list

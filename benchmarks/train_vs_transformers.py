@@ -42,7 +42,7 @@ from arcforge_core.contracts.data import TrainBatch
 from arcforge_core.model.build import build_model
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_core.model.params import training_flops_per_token
-from arcforge_core.ops.compat import fast_bf16
+from arcforge_core.ops.compat import fast_bf16, why_precision
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
 from arcforge_core.train.step import StepBatch, accumulate_gradients, balance_routers, clip_gradients
@@ -240,10 +240,10 @@ def main() -> None:
         measure_memory(options.memory_of, options.preset)
         return
     report: dict[str, Any] = {"benchmark": "train_vs_transformers", "preset": options.preset}
-    report["machine"] = {**describe_machine(options.threads), "bf16_instructions": fast_bf16("cpu")}
+    report["machine"] = {**describe_machine(options.threads), "fast_bf16": fast_bf16("cpu")}
     precisions = ("fp32", "bf16") if options.precision == "both" else (options.precision,)
     if "bf16" in precisions and not fast_bf16("cpu"):
-        print("this processor has no bf16 instructions: bf16 figures say how it emulates them, nothing else")
+        print(f"precision=auto is {why_precision('cpu')}; figures of bf16 are of the slower dtype")
     rounds = 3 if options.quick else 9
     for precision in precisions:
         report[precision] = compare(precision, options, rounds)

@@ -7,6 +7,7 @@ import torch
 
 import arcforge_hw.cpu.native as native
 from arcforge_core.contracts.hardware import OpCall
+from arcforge_core.ops import compat
 from arcforge_core.ops.cxx import cxx
 from arcforge_core.ops.dispatch import Ops
 from arcforge_hw.configs import CpuConfig
@@ -113,3 +114,25 @@ def test_tensors_that_c_cannot_read_are_refused():
         native.pointers(torch.zeros(4, 6)[:, ::2])
     with pytest.raises(ValueError, match="one dtype"):
         native.check_dtypes(torch.zeros(1), torch.zeros(1).double())
+
+
+@pytest.mark.parametrize(("flags", "rates", "chosen"), [
+    ("fma avx512_bf16", "bf16=1,fp32=2", ["-DARCFORGE_WIDE_PAIRS"]),
+    ("fma avx512_bf16", "bf16=2,fp32=1", []),
+    ("fma", "bf16=1,fp32=2", []),  # no such instruction
+])  # fmt: skip
+def test_a_measurement_chooses_how_bfloat16_is_multiplied(monkeypatch, flags, rates, chosen):
+    monkeypatch.setattr(native, "processor", lambda: f"flags: {flags}")
+    monkeypatch.setattr(compat, "has_bf16", lambda: True)
+    monkeypatch.setenv("ARCFORGE_CALIBRATION", rates)
+    compat.fast_bf16.cache_clear()
+    assert native.measured_flags() == chosen
+    compat.fast_bf16.cache_clear()
+
+
+def test_another_measurement_is_another_library(small, monkeypatch):
+    paths = set()
+    for flags in ([], ["-DARCFORGE_WIDE_PAIRS"]):
+        monkeypatch.setattr(native, "measured_flags", lambda flags=flags: flags)
+        paths.add(native.built(cxx()))
+    assert len(paths) == 2

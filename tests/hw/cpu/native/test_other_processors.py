@@ -12,7 +12,10 @@ from arcforge_core.ops.cxx import cxx
 from arcforge_hw.cpu.native import processor
 
 HERE = Path(__file__).parent
-WITHOUT = {"bfloat16": "-mno-avx512bf16", "bytes": "-mno-avx512vnni", "512 bits": "-march=x86-64-v3"}
+WITHOUT = {
+    "bfloat16": "-mno-avx512bf16", "bytes": "-mno-avx512vnni", "512 bits": "-march=x86-64-v3",
+    "pairs": "-DARCFORGE_WIDE_PAIRS", "a measurement of pairs": "-UARCFORGE_WIDE_PAIRS",
+}  # fmt: skip
 
 KERNELS = (
     "attention_decode", "attention_varlen", "few_rows", "index_keys", "layer", "moe_experts", "quant", "rms_norm",

@@ -41,7 +41,7 @@ def why_precision(device_type: str, deterministic: bool = False) -> str:
 
 
 def has_bf16() -> bool:
-    """Returns whether the processor has bfloat16 instructions; others multiply such matrices a hundred times slower."""
+    """Returns whether the processor has bfloat16 instructions; without, torch's products take 100 times as long."""
     if os.environ.get("ATEN_CPU_CAPABILITY", "").lower() in ("avx2", "default"):  # as if the processor had no others
         return False
     if platform.machine() in ("x86_64", "AMD64"):

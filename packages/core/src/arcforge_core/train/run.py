@@ -112,7 +112,7 @@ class TextTraining(Hooks):
         if session.first:
             write_json(run_dir / "corpus.json", self.corpus.manifest)
         if dtype == torch.bfloat16 and not fast_bf16(device):
-            slow = "this processor multiplies bfloat16 far slower than float32"
+            slow = "this processor multiplies bfloat16 slower than float32"
             console.print(f"{slow}: trainer.precision=fp32 is faster")
         every = self.config.trainer.log_every
         self.metrics = ThroughputMetrics(run_dir, every, lambda: matmul_rate(dtype, device))
