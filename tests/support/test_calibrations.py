@@ -18,6 +18,7 @@ def test_each_figure_is_forced_to_both_sides(monkeypatch):
     assert (one["bf16"] > one["fp32"]) != (other["bf16"] > other["fp32"])
     assert one["fp32_expert_rows"] != other["fp32_expert_rows"] and one["fp32_rows"] != other["fp32_rows"]
     assert (one["int8"] > one["int8_in_fp32"]) != (other["int8"] > other["int8_in_fp32"])
+    assert (one["pairs"] > one["wide_pairs"]) != (other["pairs"] > other["wide_pairs"])
 
 
 def test_this_run_is_forced(pytestconfig):

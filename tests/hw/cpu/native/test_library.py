@@ -7,7 +7,6 @@ import torch
 
 import arcforge_hw.cpu.native as native
 from arcforge_core.contracts.hardware import OpCall
-from arcforge_core.ops import compat
 from arcforge_core.ops.cxx import cxx
 from arcforge_core.ops.dispatch import Ops
 from arcforge_hw.configs import CpuConfig
@@ -23,6 +22,7 @@ def small(tmp_path, monkeypatch):
     monkeypatch.setattr(native, "FOLDER", tmp_path)
     monkeypatch.setattr(native, "SOURCES", ("one.cpp",))
     monkeypatch.setattr(native, "HEADERS", ())
+    monkeypatch.setattr(native, "measured_flags", list)
     monkeypatch.setenv("ARCFORGE_CACHE", str(tmp_path / "cache"))
     native.library.cache_clear()
     yield tmp_path
@@ -117,22 +117,28 @@ def test_tensors_that_c_cannot_read_are_refused():
 
 
 @pytest.mark.parametrize(("flags", "rates", "chosen"), [
-    ("fma avx512_bf16", "bf16=1,fp32=2", ["-DARCFORGE_WIDE_PAIRS"]),
-    ("fma avx512_bf16", "bf16=2,fp32=1", []),
-    ("fma", "bf16=1,fp32=2", []),  # no such instruction
+    ("fma avx512_bf16", "pairs=1,wide_pairs=2", ["-DARCFORGE_WIDE_PAIRS"]),
+    ("fma avx512_bf16", "pairs=2,wide_pairs=1", []),
+    ("fma", "pairs=1,wide_pairs=2", []),  # no such instruction
 ])  # fmt: skip
 def test_a_measurement_chooses_how_bfloat16_is_multiplied(monkeypatch, flags, rates, chosen):
     monkeypatch.setattr(native, "processor", lambda: f"flags: {flags}")
-    monkeypatch.setattr(compat, "has_bf16", lambda: True)
     monkeypatch.setenv("ARCFORGE_CALIBRATION", rates)
-    compat.fast_bf16.cache_clear()
     assert native.measured_flags() == chosen
-    compat.fast_bf16.cache_clear()
+    words = {0: "C++ multiplies bf16 in pairs", 1: "C++ multiplies bf16 in fp32"}[len(chosen)]
+    assert native.explained() == (f"{words} (ARCFORGE_CALIBRATION)" if "bf16" in flags else "")
 
 
-def test_another_measurement_is_another_library(small, monkeypatch):
-    paths = set()
-    for flags in ([], ["-DARCFORGE_WIDE_PAIRS"]):
-        monkeypatch.setattr(native, "measured_flags", lambda flags=flags: flags)
-        paths.add(native.built(cxx()))
-    assert len(paths) == 2
+@pytest.mark.skipif("avx512_bf16" not in native.processor(), reason="the processor does not multiply pairs")
+def test_pairs_are_measured_once_and_fast(monkeypatch, tmp_path):
+    monkeypatch.delenv("ARCFORGE_CALIBRATION", raising=False)
+    monkeypatch.setenv("ARCFORGE_CACHE", str(tmp_path))
+    rates = native.measure_pairs()
+    assert all(1e9 < rate < 5e11 for rate in rates.values())
+    flags = native.measured_flags()
+    monkeypatch.setattr(native, "measure_pairs", None)
+    assert native.measured_flags() == flags
+
+
+def test_other_options_are_another_library(small):
+    assert native.built(cxx(), ["-DARCFORGE_WIDE_PAIRS"]) != native.built(cxx())

@@ -52,7 +52,9 @@ def test_equals_the_reference_in_float64(dtype, tolerance, tokens, experts, chos
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("hidden", "width"), [(32, 32), (96, 64), (160, 32), (384, 128), (48, 16)])
+@pytest.mark.parametrize(
+    ("hidden", "width"), [(32, 32), (96, 64), (160, 32), (384, 128), (48, 16), (256, 64), (64, 256)]
+)
 def test_sizes(monkeypatch, hidden, width, dtype):
     """The last ones are whole vectors of shorter ones than AVX512's."""
     if kernel.native.whole_vectors(width, torch.bfloat16):

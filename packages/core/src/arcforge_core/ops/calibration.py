@@ -26,7 +26,7 @@ from arcforge_core.files.cache import cache_folder
 from arcforge_core.ops.processor import processor_model, vector_instructions
 
 VARIABLE = "ARCFORGE_CALIBRATION"
-FIGURES = ("bf16", "fp32", "fp32_expert_rows", "fp32_rows", "int8", "int8_in_fp32")
+FIGURES = ("bf16", "fp32", "fp32_expert_rows", "fp32_rows", "int8", "int8_in_fp32", "pairs", "wide_pairs")
 """Those that ``ARCFORGE_CALIBRATION`` may set."""
 SIZE = 512
 """Rows and columns of the measured products."""

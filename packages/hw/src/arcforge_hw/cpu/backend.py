@@ -16,6 +16,7 @@ from arcforge_hw.cpu import attention_varlen as tiled_attention
 from arcforge_hw.cpu import mla_decode as tiled_mla
 from arcforge_hw.cpu import rms_norm as tiled_norm
 from arcforge_hw.cpu.native import DIRECT, FEW_ROWS, QUANT_ROWS, library, whole_vectors
+from arcforge_hw.cpu.native import explained as pairs
 from arcforge_hw.cpu.native.argmax_logprob import argmax_logprob
 from arcforge_hw.cpu.native.attention_decode import attention_decode
 from arcforge_hw.cpu.native.attention_varlen import attention_varlen, selected_attention
@@ -104,7 +105,7 @@ class Cpu(TorchCpu):
         """Returns in words what was measured on this processor, now if never before; ``arcforge doctor`` shows it."""
         verdict = grouped_mm(OpCall("moe_experts", "cpu", torch.bfloat16))
         experts = explained(grouped_experts) if verdict.ok else f"experts in bf16: {verdict.reason}"
-        return [experts, bf16_product.explained(), int8_product.explained()]
+        return [experts, *filter(None, (pairs(), bf16_product.explained(), int8_product.explained()))]
 
     def record(self, step: Callable[[], Tensor]) -> Callable[[], Tensor] | None:
         """Records steps that consist of C calls and a few torch operators; see `contracts.hardware.Recorder`."""

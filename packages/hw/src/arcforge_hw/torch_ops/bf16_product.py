@@ -35,8 +35,10 @@ LARGEST = 1 << 28
 
 
 def wants_fp32(x: Tensor, weight: Tensor, rows: int) -> bool:
-    """Returns whether float32 is faster for products of so many rows with a matrix, also for their gradients."""
+    """Returns whether float32 is faster for products of so many rows with a matrix; gradients are computed likewise."""
     if x.device.type != "cpu" or x.dtype != torch.bfloat16 or torch.compiler.is_compiling():
+        return False
+    if type(x) not in (Tensor, torch.nn.Parameter):  # one without memory
         return False
     return 4 * weight.numel() <= LARGEST and rows >= least_rows()
 
@@ -66,10 +68,14 @@ class _Wide(torch.autograd.Function):
         if needs_x:
             of_x = (wide @ weight_NK.float()).to(x.dtype)
         if needs_weight:
-            of_weight = (wide.flatten(0, -2).mT @ x.flatten(0, -2).float()).to(x.dtype)
+            of_weight = (_rows(wide).mT @ _rows(x).float()).to(x.dtype)
         if needs_bias:
-            of_bias = wide.flatten(0, -2).sum(0).to(x.dtype)
+            of_bias = _rows(wide).sum(0).to(x.dtype)
         return of_x, of_weight, of_bias
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1])
 
 
 def least_rows() -> float:

@@ -117,7 +117,7 @@ def define(namespace: str, row_losses: Rows, chunk_of: Callable[[Tensor], int] =
     def linear_cross_entropy(x_TD: Tensor, weight_WD: Tensor, target_T: Tensor, weight_T: Tensor) -> Tensor:
         """Weighted sum of negative log-likelihoods; see `arcforge_core.ops.reference.linear_cross_entropy`."""
         needs_grad = torch.is_grad_enabled() and (x_TD.requires_grad or weight_WD.requires_grad)
-        if wants_fp32(x_TD, weight_WD, len(x_TD)):
+        if wants_fp32(x_TD, weight_WD, min(len(x_TD), CHUNK)):
             x_TD, weight_WD = x_TD.float(), weight_WD.float()
         loss: Tensor = forward(x_TD, weight_WD, target_T, weight_T.detach(), needs_grad)[0]
         return loss

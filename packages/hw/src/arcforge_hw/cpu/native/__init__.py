@@ -28,7 +28,7 @@ from arcforge_core.console.progress import say
 from arcforge_core.contracts.batch import Pages
 from arcforge_core.contracts.hardware import YES, Verdict
 from arcforge_core.files.cache import cache_folder
-from arcforge_core.ops.compat import fast_bf16
+from arcforge_core.ops.calibration import calibrated, forced
 from arcforge_core.ops.cxx import cxx, missing_cxx
 
 log = logging.getLogger("arcforge.ops")
@@ -47,6 +47,9 @@ HEADERS = (
 FLAGS = (
     "-std=gnu++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared",
 )  # fmt: skip
+
+PAIR_RATES = ("pairs", "wide_pairs")
+"""Figures of calibration: products of pairs of bfloat16 numbers a second, by their instruction and in fp32."""
 
 FEW_ROWS = 64
 """Maximum rows for which one C++ call is faster than separate ops, and a replayed step than the interpreter. Plain
@@ -75,7 +78,7 @@ def library() -> Library:
     reason = missing_cxx()
     if not reason:
         try:
-            return Library(ctypes.CDLL(str(built(cxx()))), "")
+            return Library(ctypes.CDLL(str(built(cxx(), measured_flags()))), "")
         except (OSError, subprocess.CalledProcessError) as error:
             lines = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
             said = next((x for x in lines if "error" in x), lines[0])
@@ -84,19 +87,22 @@ def library() -> Library:
     return Library(None, reason)
 
 
-def built(compiler: Sequence[str]) -> Path:
+def built(compiler: Sequence[str], further: Sequence[str] = (), sources: Sequence[str] = ()) -> Path:
     """Returns the shared library of the current sources for this processor.
 
     Args:
         compiler: words of its command.
+        further: options besides `FLAGS`.
+        sources: files of this folder; those of all kernels if empty.
 
     Raises:
         OSError: no directory to store it is writable.
         subprocess.CalledProcessError: it does not compile; ``stderr`` has the reason.
     """
     version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=True).stdout
-    parts = [(FOLDER / name).read_bytes() for name in (*HEADERS, *SOURCES)]
-    flags = (*FLAGS, *measured_flags())
+    sources = sources or SOURCES
+    parts = [(FOLDER / name).read_bytes() for name in (*HEADERS, *sources)]
+    flags = (*FLAGS, *further)
     parts += [text.encode() for text in (*flags, version, processor())]
     digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
     folder = cache_folder("native")
@@ -106,16 +112,39 @@ def built(compiler: Sequence[str]) -> Path:
         say(f"compiling C++ kernels with {' '.join(compiler)}, once")
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             unfinished = Path(scratch) / path.name
-            command = [*compiler, *flags, *(str(FOLDER / name) for name in SOURCES), "-o", str(unfinished)]
+            command = [*compiler, *flags, *(str(FOLDER / name) for name in sources), "-o", str(unfinished)]
             subprocess.run(command, capture_output=True, text=True, check=True)
             unfinished.replace(path)  # a concurrent compilation has the same result
     return path
 
 
 def measured_flags() -> list[str]:
-    """Returns the compiler's options that a measurement chooses: whether bfloat16 numbers are multiplied in pairs."""
-    slow = "avx512_bf16" in processor() and not fast_bf16("cpu")
-    return ["-DARCFORGE_WIDE_PAIRS"] if slow else []
+    """Returns the compiler's options that a measurement chooses: whether bfloat16 numbers are multiplied in pairs.
+
+    Raises:
+        ConfigError: `arcforge_core.ops.calibration.forced`.
+        OSError, subprocess.CalledProcessError: as `built`.
+    """
+    if "avx512_bf16" not in processor():
+        return []
+    rates = calibrated("pairs", PAIR_RATES, measure_pairs)
+    return ["-DARCFORGE_WIDE_PAIRS"] if rates["wide_pairs"] > rates["pairs"] else []
+
+
+def measure_pairs() -> dict[str, float]:
+    """Measures `PAIR_RATES` on one core."""
+    rates = ctypes.CDLL(str(built(cxx(), sources=("pair_rates.cpp",)))).arcforge_pair_rates
+    found = [ctypes.c_double() for _ in PAIR_RATES]
+    rates(*(ctypes.byref(rate) for rate in found))
+    return {name: rate.value for name, rate in zip(PAIR_RATES, found, strict=True)}
+
+
+def explained() -> str:
+    """Returns the measured choice in words; empty where the processor has none."""
+    if "avx512_bf16" not in processor() or not library().verdict().ok:
+        return ""
+    source = "ARCFORGE_CALIBRATION" if set(PAIR_RATES) <= set(forced()) else "measured"
+    return f"C++ multiplies bf16 {'in fp32' if measured_flags() else 'in pairs'} ({source})"
 
 
 def processor() -> str:

@@ -2,7 +2,7 @@
 // and, of short segments, all keys stay in the cache from the product to the gradient. Of a selection, scores of all keys are
 // computed and those of unselected keys dropped.
 //
-// Keys and values are also packed transposed: a row of scores is a sum of their rows, without sums across a vector.
+// What a score sums over is packed transposed: a row of scores is a sum of its rows, without sums across a vector.
 // A segment's sums are made by one thread in a fixed order: results do not depend on the number of threads.
 #include <algorithm>
 #include <cmath>

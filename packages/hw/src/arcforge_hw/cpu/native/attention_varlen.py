@@ -93,7 +93,9 @@ def _backward(
     grad, q, k, v, lse = (x.contiguous() for x in (grad_THV, q_THK, k_SGK, v_SGV, lse_TH))
     queries, keys = cu_query.long(), cu_key.long()
     indices = None if indices_TN is None else indices_TN.contiguous()
-    dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))  # zeros: there may be keys after the last segment's
+    dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
+    for x in (dk, dv):
+        x[int(keys[-1]) :].zero_()  # keys after the last segment's
     sizes = _sizes(q, k, v, queries, 0 if indices is None else indices.shape[1], scale)
     run(*native.pointers(grad, q, k, v, lse, queries, keys), _pointer(indices), *native.pointers(dq, dk, dv), *sizes)
     return dq, dk, dv

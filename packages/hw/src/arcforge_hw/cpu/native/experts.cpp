@@ -177,8 +177,8 @@ void backward(const T* grad, const T* x, const T* gate_up, const T* down, const 
                      units<T>(count), dback.row(0), dback.stride, true);
       }
       if (!dgate_up) continue;
-      narrow_row(dup.row(0), both * hidden, dgate_up + e * both * hidden);
-      narrow_row(dback.row(0), hidden * width, ddown + e * hidden * width);
+      for (int64_t j = 0; j < both; j++) narrow_row(dup.row(j), hidden, dgate_up + (e * both + j) * hidden);
+      for (int64_t j = 0; j < hidden; j++) narrow_row(dback.row(j), width, ddown + (e * hidden + j) * width);
     }
 #pragma omp for schedule(static)
     for (int64_t t = 0; t < s.tokens; t++) combine(of_choice, t, s, drows.row(0), dx);

@@ -12,7 +12,7 @@
 
 namespace arcforge {
 
-// Whether the processor multiplies keys of a type as they are.
+// Whether keys of a type are multiplied as they are.
 template <typename T>
 inline constexpr bool MULTIPLIED = false;
 #ifdef ARCFORGE_PAIRS

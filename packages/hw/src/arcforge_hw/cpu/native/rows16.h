@@ -1,4 +1,4 @@
-// Products of rows in bfloat16, summed in fp32: two products of neighbouring values at a time where the processor has that,
+// Products of rows in bfloat16, summed in fp32: two products of neighbouring values at a time (ARCFORGE_PAIRS), or
 // else both sides widened in registers. As in rows.h an element is summed in the same order whatever the number of rows.
 #pragma once
 
