@@ -8,8 +8,10 @@ import os
 
 VARIABLE = "ARCFORGE_CALIBRATION"
 FORCED = {
-    "float32": "bf16=1e11,fp32=3e11,fp32_expert_rows=1e9,fp32_rows=0,int8=1e9,int8_in_fp32=1e11,pairs=1e9,wide_pairs=1e11",
-    "bfloat16": "bf16=3e11,fp32=1e11,fp32_expert_rows=0,fp32_rows=1e9,int8=1e11,int8_in_fp32=1e9,pairs=1e11,wide_pairs=1e9",
+    "float32": "bf16=1e11,fp32=3e11,fp32_expert_rows=1e9,fp32_rows=0,int8=1e9,int8_in_fp32=1e11,"
+    "pairs=1e9,wide_pairs=1e11",
+    "bfloat16": "bf16=3e11,fp32=1e11,fp32_expert_rows=0,fp32_rows=1e9,int8=1e11,int8_in_fp32=1e9,"
+    "pairs=1e11,wide_pairs=1e9",
     "measured": "",
 }
 

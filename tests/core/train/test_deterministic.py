@@ -46,9 +46,8 @@ def test_two_runs_are_the_same_bits_whatever_was_measured(tmp_path, monkeypatch)
     """The processor has bfloat16 instructions here, slower and faster than float32."""
     monkeypatch.setattr(compat, "has_bf16", lambda: True)
     states = []
-    for n, calibration in enumerate(
-        ("bf16=1,fp32=2,fp32_expert_rows=0,fp32_rows=1e9", "bf16=2,fp32=1,fp32_expert_rows=1e9,fp32_rows=0")
-    ):
+    slower, faster = "bf16=1,fp32=2,fp32_expert_rows=0,fp32_rows=1e9", "bf16=2,fp32=1,fp32_expert_rows=1e9,fp32_rows=0"
+    for n, calibration in enumerate((slower, faster)):
         monkeypatch.setenv("ARCFORGE_CALIBRATION", calibration)
         compat.fast_bf16.cache_clear()
         config = tiny_run(

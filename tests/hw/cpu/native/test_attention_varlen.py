@@ -235,6 +235,17 @@ def test_a_thousand_keys_equal_the_tiles(dtype, tolerance):
         assert (got - wanted).abs().max() <= tolerance * wanted.abs().max()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_keys_after_the_last_segment_get_zeros(dtype):
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(rows, 2, 16, generator=draw).to(dtype).requires_grad_() for rows in (9, 30, 30))
+    out = kernel.attention_varlen(q, k, v, cumulative([4, 5]), cumulative([10, 12]), 0.25)
+    stale = [torch.full_like(k, torch.nan).detach() for _ in range(8)]  # memory that the gradients may get
+    del stale
+    of_k, of_v = torch.autograd.grad(out.float().square().sum(), (k, v))
+    assert not of_k[22:].any() and not of_v[22:].any() and of_k[:22].any() and of_v[:22].any()
+
+
 def test_segments_beyond_the_rows_are_refused():
     q, k, v, cu_query, _, scale = make([(3, 0)])
     with pytest.raises(ValueError, match="3 tokens, 3 keys"):

@@ -63,10 +63,8 @@ void forward(const T* q, const T* k, const T* v, const int64_t* cu_query, const 
           const int64_t rows = std::min(QUERIES, part.queries - first), seen = past + first + rows;
           const int64_t at = (part.query + first) * s.heads + h;
           take(q + at * s.key_dim, s.heads * s.key_dim, rows, s.key_dim, A(s.scale), query);
-          scores.clear(rows);
           add_rows(query.row(0), query.stride, 1, keys_t.row(0), keys_t.stride, s.key_dim, padded<A>(seen),
-                   scores.places.data(), rows);
-          result.clear(rows);
+                   scores.places.data(), rows, false);
           A totals[QUERIES];
           for (int64_t r = 0; r < rows; r++) {
             const Row<A> row(scores.row(r), part.query + first + r, past + first + r + 1, s, gathered.data());
@@ -80,7 +78,7 @@ void forward(const T* q, const T* k, const T* v, const int64_t* cu_query, const 
             lse[at + r * s.heads] = top + std::log(total);
           }
           add_rows(scores.row(0), scores.stride, 1, values.row(0), values.stride, seen, value_width,
-                   result.places.data(), rows);
+                   result.places.data(), rows, false);
           for (int64_t r = 0; r < rows; r++)
             for (int64_t d = 0; d < s.value_dim; d++)
               narrow(result.row(r)[d] / totals[r], out + (at + r * s.heads) * s.value_dim + d);
@@ -115,13 +113,10 @@ void backward(const T* grad, const T* q, const T* k, const T* v, const A* lse, c
           const int64_t at = (part.query + first) * s.heads + h;
           take(q + at * s.key_dim, s.heads * s.key_dim, rows, s.key_dim, A(s.scale), query);
           take(grad + at * s.value_dim, s.heads * s.value_dim, rows, s.value_dim, A(1), cotangent);
-          probs.clear(rows);
-          dscores.clear(rows);
-          dquery.clear(rows);
           add_rows(query.row(0), query.stride, 1, keys_t.row(0), keys_t.stride, s.key_dim, padded<A>(seen),
-                   probs.places.data(), rows);
+                   probs.places.data(), rows, false);
           add_rows(cotangent.row(0), cotangent.stride, 1, values_t.row(0), values_t.stride, s.value_dim, padded<A>(seen),
-                   dscores.places.data(), rows);
+                   dscores.places.data(), rows, false);
           for (int64_t r = 0; r < rows; r++) {
             const int64_t token = part.query + first + r, visible = past + first + r + 1;
             const Row<A> p_row(probs.row(r), token, visible, s, gathered.data());
@@ -138,7 +133,7 @@ void backward(const T* grad, const T* q, const T* k, const T* v, const A* lse, c
             ds_row.put_back(dscores.row(r), seen);
           }
           add_rows(dscores.row(0), dscores.stride, 1, keys.row(0), keys.stride, seen, key_width,
-                   dquery.places.data(), rows);
+                   dquery.places.data(), rows, false);
           add_rows(dscores.row(0), 1, dscores.stride, query.row(0), query.stride, rows, key_width,
                    dkeys.places.data(), seen);
           add_rows(probs.row(0), 1, probs.stride, cotangent.row(0), cotangent.stride, rows, value_width,

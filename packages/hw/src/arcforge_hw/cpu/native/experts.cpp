@@ -3,6 +3,7 @@
 //
 // A choice is one of a token's experts: number token * chosen + k. Rows of an expert are its choices, in their order.
 #include <algorithm>
+#include <numeric>
 
 #include "packed.h"
 
@@ -27,6 +28,15 @@ void sort_choices(const int64_t* expert, const Sizes& s, int64_t* order, int64_t
     begin += count;
   }
   for (int64_t n = 0; n < choices; n++) order[ends[expert[n]]++] = n;
+}
+
+// The experts, those with the most choices first, so that threads end together.
+std::vector<int64_t> by_choices(const int64_t* ends, int64_t experts) {
+  std::vector<int64_t> found(experts);
+  std::iota(found.begin(), found.end(), 0);
+  const auto count = [&](int64_t e) { return ends[e] - (e ? ends[e - 1] : 0); };
+  std::stable_sort(found.begin(), found.end(), [&](int64_t a, int64_t b) { return count(a) > count(b); });
+  return found;
 }
 
 float sigmoid(float x) {
@@ -75,6 +85,7 @@ void forward(const T* x, const T* gate_up, const T* down, const int64_t* expert,
              int64_t* order, int64_t* ends, float* of_choice, T* inner, const Sizes& s) {
   const int64_t hidden = s.hidden, width = s.width, both = 2 * width;
   sort_choices(expert, s, order, ends);
+  const std::vector<int64_t> sorted = by_choices(ends, s.experts);
 #pragma omp parallel num_threads(s.threads)
   {
     Matrix<Unit<T>> up(units<T>(hidden), both), back(units<T>(width), hidden);
@@ -82,8 +93,8 @@ void forward(const T* x, const T* gate_up, const T* down, const int64_t* expert,
     Matrix<float> activations(ROWS, both), result(ROWS, hidden);
     Memory<T> own(both);
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t e = 0; e < s.experts; e++) {
-      const int64_t begin = e ? ends[e - 1] : 0;
+    for (int64_t n = 0; n < s.experts; n++) {
+      const int64_t e = sorted[n], begin = e ? ends[e - 1] : 0;
       if (begin == ends[e]) continue;
       turn(gate_up + e * both * hidden, hidden, both, hidden, up);
       turn(down + e * hidden * width, width, hidden, width, back);
@@ -120,6 +131,7 @@ void backward(const T* grad, const T* x, const T* gate_up, const T* down, const 
               const int64_t* order, const int64_t* ends, const T* inner, T* dx, float* of_choice, float* dgate,
               T* dgate_up, T* ddown, const Sizes& s) {
   const int64_t hidden = s.hidden, width = s.width, both = 2 * width;
+  const std::vector<int64_t> sorted = by_choices(ends, s.experts);
 #pragma omp parallel num_threads(s.threads)
   {
     Matrix<Unit<T>> up(units<T>(both), hidden), back(units<T>(hidden), width);
@@ -129,8 +141,8 @@ void backward(const T* grad, const T* x, const T* gate_up, const T* down, const 
     Matrix<float> dgated(ROWS, width), gated(ROWS, width), dboth(ROWS, both), drows(ROWS, hidden);
     Matrix<float> dup(both, hidden), dback(hidden, width);
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t e = 0; e < s.experts; e++) {
-      const int64_t begin = e ? ends[e - 1] : 0;
+    for (int64_t n = 0; n < s.experts; n++) {
+      const int64_t e = sorted[n], begin = e ? ends[e - 1] : 0;
       if (begin == ends[e]) {
         if (!dgate_up) continue;
         std::fill_n(dgate_up + e * both * hidden, both * hidden, T{});

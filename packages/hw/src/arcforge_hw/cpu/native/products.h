@@ -179,9 +179,9 @@ inline void dot_rows(const A* a, int64_t a_stride, int64_t rows, const A* b, int
 
 template <typename A, int M, int N, typename T>
 [[gnu::noinline]] void add_tile(const A* weight, int64_t weight_stride, int64_t step, const T* b, int64_t b_stride,
-                                int64_t count, A* const* out) {
-  Vector<A> sum[M][N];
-  each<0, M>([&](auto i) { each<0, N>([&](auto j) { sum[i][j] = load(out[i] + j * LANES<A>); }); });
+                                int64_t count, A* const* out, bool add) {
+  Vector<A> sum[M][N] = {};
+  if (add) each<0, M>([&](auto i) { each<0, N>([&](auto j) { sum[i][j] = load(out[i] + j * LANES<A>); }); });
   for (int64_t k = 0; k < count; k++) {
     Vector<A> right[N];
     each<0, N>([&](auto j) { right[j] = keep<A>(load_wide(b + k * b_stride + j * LANES<A>)); });
@@ -193,14 +193,14 @@ template <typename A, int M, int N, typename T>
   each<0, M>([&](auto i) { each<0, N>([&](auto j) { store<A>(out[i] + j * LANES<A>, sum[i][j]); }); });
 }
 
-// out[i] += sum over k of weight[i * weight_stride + k * step] * b[k] for M rows whose places are given.
+// out[i] (+)= sum over k of weight[i * weight_stride + k * step] * b[k] for M rows whose places are given.
 template <typename A, int M, typename T>
 inline void add_panel(const A* weight, int64_t weight_stride, int64_t step, const T* b, int64_t b_stride, int64_t count,
-                      int64_t width, A* const* out) {
+                      int64_t width, A* const* out, bool add) {
   const auto tile = [&](auto n, int64_t d) {
     A* at[M];
     for (int i = 0; i < M; i++) at[i] = out[i] + d;
-    add_tile<A, M, decltype(n)::value>(weight, weight_stride, step, b + d, b_stride, count, at);
+    add_tile<A, M, decltype(n)::value>(weight, weight_stride, step, b + d, b_stride, count, at, add);
   };
   int64_t d = 0;
   if constexpr (M <= 4 && 4 * M + 4 < SUMS)
@@ -215,11 +215,11 @@ inline void add_panel(const A* weight, int64_t weight_stride, int64_t step, cons
 
 template <typename A, typename T>
 inline void add_rows(const A* weight, int64_t weight_stride, int64_t step, const T* b, int64_t b_stride, int64_t count,
-                     int64_t width, A* const* out, int64_t rows) {
+                     int64_t width, A* const* out, int64_t rows, bool add = true) {
   int64_t i = 0;
   const auto panels = [&](auto m) {
     for (constexpr int M = decltype(m)::value; i + M <= rows; i += M)
-      add_panel<A, M>(weight + i * weight_stride, weight_stride, step, b, b_stride, count, width, out + i);
+      add_panel<A, M>(weight + i * weight_stride, weight_stride, step, b, b_stride, count, width, out + i, add);
   };
   if (in_sixes(rows)) panels(std::integral_constant<int, 6>{});
   panels(std::integral_constant<int, 4>{});
