@@ -117,7 +117,7 @@ def test_tensors_that_c_cannot_read_are_refused():
 
 
 @pytest.mark.parametrize(("flags", "rates", "chosen"), [
-    ("fma avx512_bf16", "pairs=1,wide_pairs=2", ["-DARCFORGE_WIDE_PAIRS"]),
+    ("fma avx512_bf16", "pairs=1,wide_pairs=2", ["-DWIDE_PAIRS"]),
     ("fma avx512_bf16", "pairs=2,wide_pairs=1", []),
     ("fma", "pairs=1,wide_pairs=2", []),  # no such instruction
 ])  # fmt: skip
@@ -141,4 +141,4 @@ def test_pairs_are_measured_once_and_fast(monkeypatch, tmp_path):
 
 
 def test_other_options_are_another_library(small):
-    assert native.built(cxx(), ["-DARCFORGE_WIDE_PAIRS"]) != native.built(cxx())
+    assert native.built(cxx(), ["-DWIDE_PAIRS"]) != native.built(cxx())

@@ -14,7 +14,7 @@ from arcforge_hw.cpu.native import processor
 HERE = Path(__file__).parent
 WITHOUT = {
     "bfloat16": "-mno-avx512bf16", "bytes": "-mno-avx512vnni", "512 bits": "-march=x86-64-v3",
-    "pairs": "-DARCFORGE_WIDE_PAIRS", "a measurement of pairs": "-UARCFORGE_WIDE_PAIRS",
+    "pairs": "-DWIDE_PAIRS", "a measurement of pairs": "-UWIDE_PAIRS",
 }  # fmt: skip
 
 KERNELS = (

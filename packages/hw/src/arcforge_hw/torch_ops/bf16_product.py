@@ -35,7 +35,7 @@ LARGEST = 1 << 28
 
 
 def wants_fp32(x: Tensor, weight: Tensor, rows: int) -> bool:
-    """Returns whether float32 is faster for products of so many rows with a matrix; gradients are computed likewise."""
+    """Returns whether float32 is faster for products of these rows with a matrix; gradients are computed likewise."""
     if x.device.type != "cpu" or x.dtype != torch.bfloat16 or torch.compiler.is_compiling():
         return False
     if type(x) not in (Tensor, torch.nn.Parameter):  # one without memory

@@ -128,7 +128,7 @@ def measured_flags() -> list[str]:
     if "avx512_bf16" not in processor():
         return []
     rates = calibrated("pairs", PAIR_RATES, measure_pairs)
-    return ["-DARCFORGE_WIDE_PAIRS"] if rates["wide_pairs"] > rates["pairs"] else []
+    return ["-DWIDE_PAIRS"] if rates["wide_pairs"] > rates["pairs"] else []
 
 
 def measure_pairs() -> dict[str, float]:

@@ -14,7 +14,7 @@
 #endif
 
 // Pairs of bfloat16 numbers are multiplied by one instruction, unless it was measured to take longer than both in fp32.
-#if defined(__AVX512BF16__) && !defined(ARCFORGE_WIDE_PAIRS)
+#if defined(__AVX512BF16__) && !defined(WIDE_PAIRS)
 #define ARCFORGE_PAIRS
 #endif
 
