@@ -10,7 +10,8 @@ import pytest
 
 MACHINE = (
     r"no CUDA device|needs a CUDA device|a GPU computes it rightly",
-    r"the flags are of processors with AVX2|the processor does not multiply pairs|this processor cannot run it|this compiler knows no .*",
+    r"the flags are of processors with AVX2|the processor does not multiply pairs",
+    r"this processor cannot run it|this compiler knows no .*",
     r"runs the page's functions in node",
     r"no C\+\+ compiler: .*|needs Linux and a C compiler|no kernels here",
     r"these sandboxes are Linux's|bubblewrap is Linux's|memory is bounded on Linux|proc\(5\)|needs a POSIX pipe",
