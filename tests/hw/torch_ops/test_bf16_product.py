@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from arcforge_core.model.norm import Linear
 from arcforge_core.ops import reference
@@ -87,6 +88,12 @@ def test_other_dtypes_and_large_weights_are_not_converted(monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "LARGEST", 100)
     linear(normal(4, 48), normal(16, 48))
     assert used == [torch.float32, torch.float64, torch.bfloat16]
+
+
+def test_tensors_without_memory_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "measure", None)
+    with FakeTensorMode():
+        assert linear(torch.empty(200, 48).bfloat16(), torch.empty(16, 48).bfloat16()).shape == (200, 16)
 
 
 def test_sizes_that_do_not_match_are_torchs_error(monkeypatch: pytest.MonkeyPatch) -> None:

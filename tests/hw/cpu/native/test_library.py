@@ -136,8 +136,10 @@ def test_pairs_are_measured_once_and_fast(monkeypatch, tmp_path):
     rates = native.measure_pairs()
     assert all(1e9 < rate < 5e11 for rate in rates.values())
     flags = native.measured_flags()
-    monkeypatch.setattr(native, "measure_pairs", None)
+    monkeypatch.setattr(native, "measure_pairs", lambda: {"pairs": 0.0, "wide_pairs": 1.0})
     assert native.measured_flags() == flags
+    monkeypatch.setattr(native, "cxx", lambda: ["another"])  # which may know fewer instructions
+    assert native.measured_flags() == ["-DWIDE_PAIRS"]
 
 
 def test_other_options_are_another_library(small):

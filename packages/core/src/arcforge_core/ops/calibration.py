@@ -54,6 +54,11 @@ def forced() -> dict[str, float]:
     return found
 
 
+def source_of(*names: str) -> str:
+    """Returns where figures are from, for people: the variable if it sets all of them."""
+    return VARIABLE if set(names) <= set(forced()) else "measured"
+
+
 def calibrated(
     key: str, names: Sequence[str], measure: Callable[[], dict[str, float]], place: str = ""
 ) -> dict[str, float]:

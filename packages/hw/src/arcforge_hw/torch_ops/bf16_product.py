@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from arcforge_core.ops.calibration import calibrated, fastest, forced
+from arcforge_core.ops.calibration import calibrated, fastest, forced, source_of
 
 FIGURE = "fp32_rows"
 SIZE = 512
@@ -110,6 +110,5 @@ def measure() -> float:
 def explained() -> str:
     """Returns `least_rows` in words."""
     rows = least_rows()
-    source = "ARCFORGE_CALIBRATION" if FIGURE in forced() else "measured"
     since = "never" if rows >= NEVER else f"from {rows:g} rows on"
-    return f"matrices in bf16 are multiplied in fp32 {since} ({source})"
+    return f"matrices in bf16 are multiplied in fp32 {since} ({source_of(FIGURE)})"

@@ -13,7 +13,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from arcforge_core.ops.calibration import calibrated, fastest, forced
+from arcforge_core.ops.calibration import calibrated, fastest, forced, source_of
 
 FIGURE = "fp32_expert_rows"
 EXPERTS, CHOSEN, HIDDEN, WIDTH = 16, 2, 256, 128
@@ -97,6 +97,5 @@ def measure(function: Experts) -> float:
 def explained(function: Experts) -> str:
     """Returns `most_rows` in words."""
     rows = most_rows(function)
-    source = "ARCFORGE_CALIBRATION" if FIGURE in forced() else "measured"
     upto = "always" if rows >= ALWAYS else f"up to {rows:g} rows of an expert" if rows else "never"
-    return f"experts in bf16 are multiplied in fp32 {upto} ({source})"
+    return f"experts in bf16 are multiplied in fp32 {upto} ({source_of(FIGURE)})"

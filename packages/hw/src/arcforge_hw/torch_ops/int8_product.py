@@ -14,7 +14,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from arcforge_core.ops.calibration import calibrated, fastest, forced
+from arcforge_core.ops.calibration import calibrated, fastest, forced, source_of
 
 FIGURES = ("int8", "int8_in_fp32")
 EXACT = 1 << 24
@@ -77,5 +77,5 @@ def measure() -> dict[str, float]:
 
 def explained() -> str:
     """Returns the choice in words."""
-    source = "ARCFORGE_CALIBRATION" if set(FIGURES) <= set(forced()) else "measured"
-    return f"many rows with int8 weights are multiplied in {'fp32, exactly' if in_fp32() else 'int8'} ({source})"
+    dtype = "fp32, exactly" if in_fp32() else "int8"
+    return f"many rows with int8 weights are multiplied in {dtype} ({source_of(*FIGURES)})"

@@ -28,7 +28,7 @@ from arcforge_core.console.progress import say
 from arcforge_core.contracts.batch import Pages
 from arcforge_core.contracts.hardware import YES, Verdict
 from arcforge_core.files.cache import cache_folder
-from arcforge_core.ops.calibration import calibrated, forced
+from arcforge_core.ops.calibration import calibrated, source_of
 from arcforge_core.ops.cxx import cxx, missing_cxx
 
 log = logging.getLogger("arcforge.ops")
@@ -109,7 +109,8 @@ def built(compiler: Sequence[str], further: Sequence[str] = (), sources: Sequenc
     path = folder / f"kernels-{digest}.so"
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        say(f"compiling C++ kernels with {' '.join(compiler)}, once")
+        if sources is SOURCES:
+            say(f"compiling C++ kernels with {' '.join(compiler)}, once")
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             unfinished = Path(scratch) / path.name
             command = [*compiler, *flags, *(str(FOLDER / name) for name in sources), "-o", str(unfinished)]
@@ -127,7 +128,7 @@ def measured_flags() -> list[str]:
     """
     if "avx512_bf16" not in processor():
         return []
-    rates = calibrated("pairs", PAIR_RATES, measure_pairs)
+    rates = calibrated("pairs", PAIR_RATES, measure_pairs, " ".join(cxx()))  # it may know no such instruction
     return ["-DWIDE_PAIRS"] if rates["wide_pairs"] > rates["pairs"] else []
 
 
@@ -143,8 +144,7 @@ def explained() -> str:
     """Returns the measured choice in words; empty where the processor has none."""
     if "avx512_bf16" not in processor() or not library().verdict().ok:
         return ""
-    source = "ARCFORGE_CALIBRATION" if set(PAIR_RATES) <= set(forced()) else "measured"
-    return f"C++ multiplies bf16 {'in fp32' if measured_flags() else 'in pairs'} ({source})"
+    return f"C++ multiplies bf16 {'in fp32' if measured_flags() else 'in pairs'} ({source_of(*PAIR_RATES)})"
 
 
 def processor() -> str:
