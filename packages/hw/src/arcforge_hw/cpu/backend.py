@@ -141,6 +141,7 @@ def native_kernels() -> list[Kernel]:
 def tiled_kernels() -> list[Kernel]:
     """Returns the kernels of torch's operators that are only for CPUs."""
     return [
+        Kernel("linear", "cpu.linear.float32", bf16_product.linear, _on_cpu),
         Kernel("rms_norm", "cpu.rms_norm.function", tiled_norm.rms_norm, _on_cpu),
         Kernel("attention_varlen", "cpu.attention_varlen.tiled", tiled_attention.attention_varlen, _on_cpu),
         Kernel("attention_decode", "cpu.attention_decode.tiled", tiled_attention.attention_decode, _on_cpu),

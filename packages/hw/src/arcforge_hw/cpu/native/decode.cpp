@@ -126,10 +126,17 @@ void attend(const T* q, const Source<T>& source, const Block& block, const Task&
     const Rows<A> key = as_vectors(source.keys.at(first + k) + task.group * s.width, source.keys.width, count, s.width,
                                    scratch.keys);
     A* scores = scratch.scores.data();
-    const A* ahead = nullptr;
+    const A* ahead = nullptr;  // half of what comes next is asked for by scores and half by their weighted sum
+    Meanwhile later;
     if constexpr (std::is_same_v<T, A>)
-      if (key.in_place && s.groups == 1) ahead = source.keys.at(std::min(first + k + count, block.keys() - 1));
-    dot_rows(scratch.query.data(), stride, rows, key.first, key.stride, count, stride, scores, BLOCK, ahead);
+      if (key.in_place && s.groups == 1) {
+        const int64_t next = std::min(first + k + count, block.keys() - 1), half = (count + 1) / 2;
+        ahead = source.keys.at(next);
+        later = {reinterpret_cast<const char*>(ahead + half * key.stride), count / 2 * key.stride * int64_t(sizeof(A))};
+        if (!source.absorbed)
+          later = {reinterpret_cast<const char*>(source.values.at(next)), count * source.values.width * int64_t(sizeof(A))};
+      }
+    dot_rows(scratch.query.data(), stride, rows, key.first, key.stride, count, stride, scores, BLOCK, ahead, source.absorbed);
     for (int64_t r = 0; r < rows; r++) {
       A* row = scores + r * BLOCK;
       const int64_t seen = std::clamp<int64_t>(block.visible + r / per - first - k, 0, count);
@@ -139,7 +146,7 @@ void attend(const T* q, const Source<T>& source, const Block& block, const Task&
     const Rows<A> value = source.absorbed ? key
                                           : as_vectors(source.values.at(first + k) + task.group * s.value,
                                                        source.values.width, count, s.value, scratch.values);
-    add_rows(scores, BLOCK, 1, value.first, value.stride, count, value_stride, scratch.places.data(), rows);
+    add_rows(scores, BLOCK, 1, value.first, value.stride, count, value_stride, scratch.places.data(), rows, true, later);
   }
 }
 

@@ -10,7 +10,8 @@
 namespace arcforge {
 namespace {
 
-constexpr int64_t ROWS = 128;  // of an expert that are multiplied at a time
+constexpr int64_t ROWS = 128;     // of an expert that are multiplied at a time
+constexpr int64_t ROWS_AHEAD = 3;  // which lie anywhere, and are asked for while this one is copied
 
 struct Sizes {
   int64_t tokens, chosen, experts, hidden, width;
@@ -47,26 +48,31 @@ float sigmoid(float x) {
 // The rows of choices' tokens, as units of neighbours.
 template <typename T>
 void gather(const T* x, const int64_t* choice, int64_t count, const Sizes& s, Matrix<Unit<T>>& to) {
-  for (int64_t r = 0; r < count; r++) take_row(x + choice[r] / s.chosen * s.hidden, s.hidden, to.row(r));
+  const auto row = [&](int64_t r) { return x + choice[r] / s.chosen * s.hidden; };
+  for (int64_t r = 0; r < count; r++) {
+    fetch(row(std::min(r + ROWS_AHEAD, count - 1)), s.hidden);
+    take_row(row(r), s.hidden, to.row(r));
+  }
 }
 
-// Rounds whole vectors of rows to units of neighbouring values, or of neighbouring rows.
-void round_neighbours(Matrix<float>& rows, int64_t count, int64_t width, Matrix<Pair>& to) {
+// Whole vectors of rows, rounded to units of neighbouring values or of neighbouring rows; fp32 as it is.
+Matrix<Pair>& round_neighbours(Matrix<float>& rows, int64_t count, int64_t width, Matrix<Pair>& to) {
   for (int64_t r = 0; r < count; r++) pair_neighbours(rows.row(r), width, to.row(r));
+  return to;
 }
-void round_neighbours(Matrix<float>& rows, int64_t count, int64_t width, Matrix<float>& to) {
-  for (int64_t r = 0; r < count; r++) std::copy_n(rows.row(r), width, to.row(r));
-}
-void round_rows(Matrix<float>& rows, int64_t count, int64_t width, Matrix<Pair>& to) {
+Matrix<Pair>& round_rows(Matrix<float>& rows, int64_t count, int64_t width, Matrix<Pair>& to) {
   if (count % 2) std::fill_n(rows.row(count), width, 0.0f);  // the last one's other half
   for (int64_t r = 0; r < count; r += 2) pair_rows(rows.row(r), rows.row(r + 1), width, to.row(r / 2));
+  return to;
 }
-void round_rows(Matrix<float>& rows, int64_t count, int64_t width, Matrix<float>& to) {
-  round_neighbours(rows, count, width, to);
-}
+Matrix<float>& round_neighbours(Matrix<float>& rows, int64_t, int64_t, Matrix<float>&) { return rows; }
+Matrix<float>& round_rows(Matrix<float>& rows, int64_t, int64_t, Matrix<float>&) { return rows; }
 
 void put_back(Matrix<float>& rows, const int64_t* choice, int64_t count, int64_t width, float* to) {
-  for (int64_t r = 0; r < count; r++) std::copy_n(rows.row(r), width, to + choice[r] * width);
+  for (int64_t r = 0; r < count; r++) {
+    fetch(to + choice[std::min(r + ROWS_AHEAD, count - 1)] * width, width);
+    std::copy_n(rows.row(r), width, to + choice[r] * width);
+  }
 }
 
 // One token's choices, added up in their order.
@@ -114,8 +120,8 @@ void forward(const T* x, const T* gate_up, const T* down, const int64_t* expert,
             row[j] = weight * g * sigmoid(g) * u;
           }
         }
-        round_neighbours(activations, count, width, gated);
-        pair_product(gated.row(0), gated.stride, 1, count, back.row(0), back.stride, hidden, units<T>(width),
+        auto& weighted = round_neighbours(activations, count, width, gated);
+        pair_product(weighted.row(0), weighted.stride, 1, count, back.row(0), back.stride, hidden, units<T>(width),
                      result.row(0), result.stride, false);
         put_back(result, choice, count, hidden, of_choice);
       }
@@ -135,9 +141,8 @@ void backward(const T* grad, const T* x, const T* gate_up, const T* down, const 
 #pragma omp parallel num_threads(s.threads)
   {
     Matrix<Unit<T>> up(units<T>(both), hidden), back(units<T>(hidden), width);
-    Matrix<Unit<T>> rows(ROWS, units<T>(hidden)), rows_n(units<T>(ROWS), hidden);
-    Matrix<Unit<T>> cotangent(ROWS, units<T>(hidden)), cotangent_n(units<T>(ROWS), hidden);
-    Matrix<Unit<T>> dboth_2(ROWS, units<T>(both)), dboth_n(units<T>(ROWS), both), gated_n(units<T>(ROWS), width);
+    Matrix<Unit<T>> rows(ROWS, units<T>(hidden)), cotangent(ROWS, units<T>(hidden)), zipped(units<T>(ROWS), hidden);
+    Matrix<Unit<T>> rounded(ROWS, units<T>(both)), rounded_n(units<T>(ROWS), both);
     Matrix<float> dgated(ROWS, width), gated(ROWS, width), dboth(ROWS, both), drows(ROWS, hidden);
     Matrix<float> dup(both, hidden), dback(hidden, width);
 #pragma omp for schedule(dynamic, 1)
@@ -173,18 +178,18 @@ void backward(const T* grad, const T* x, const T* gate_up, const T* down, const 
           }
           dgate[choice[r]] = sum;
         }
-        round_neighbours(dboth, count, both, dboth_2);
+        auto& dboth_2 = round_neighbours(dboth, count, both, rounded);
         pair_product(dboth_2.row(0), dboth_2.stride, 1, count, up.row(0), up.stride, hidden, units<T>(both),
                      drows.row(0), drows.stride, false);
         put_back(drows, choice, count, hidden, of_choice);
         if (!dgate_up) continue;
         gather(x, choice, count, s, rows);
-        round_rows(dboth, count, both, dboth_n);
-        round_rows(gated, count, width, gated_n);
-        zip_taken<T>(rows, count, hidden, rows_n);
-        zip_taken<T>(cotangent, count, hidden, cotangent_n);
+        auto& dboth_n = round_rows(dboth, count, both, rounded_n);
+        auto& rows_n = zip_taken<T>(rows, count, hidden, zipped);
         pair_product(dboth_n.row(0), 1, dboth_n.stride, both, rows_n.row(0), rows_n.stride, hidden, units<T>(count),
                      dup.row(0), dup.stride, true);
+        auto& gated_n = round_rows(gated, count, width, rounded_n);
+        auto& cotangent_n = zip_taken<T>(cotangent, count, hidden, zipped);
         pair_product(cotangent_n.row(0), 1, cotangent_n.stride, hidden, gated_n.row(0), gated_n.stride, width,
                      units<T>(count), dback.row(0), dback.stride, true);
       }

@@ -89,13 +89,15 @@ inline void zip(const T* x, int64_t step, int64_t rows, int64_t width, Matrix<Un
   }
 }
 
-// `zip` of rows of `take`.
+// `zip` of rows of `take`; fp32 as it is.
 template <typename T>
-inline void zip_taken(Matrix<Unit<T>>& x, int64_t rows, int64_t width, Matrix<Unit<T>>& to) {
-  if constexpr (std::is_same_v<Unit<T>, Pair>)
+inline Matrix<Unit<T>>& zip_taken(Matrix<Unit<T>>& x, int64_t rows, int64_t width, Matrix<Unit<T>>& to) {
+  if constexpr (std::is_same_v<Unit<T>, float>) {
+    return x;
+  } else {
     zip(reinterpret_cast<const T*>(x.row(0)), 2 * x.stride, rows, width, to);
-  else
-    zip(x.row(0), x.stride, rows, width, to);
+    return to;
+  }
 }
 
 }  // namespace arcforge

@@ -97,7 +97,7 @@ inline void pair_product(const U* a, int64_t a_stride, int64_t step, int64_t row
       tiles(std::integral_constant<int, 1>{});
     }
   };
-  if constexpr (VECTOR_BYTES == 64) columns(std::integral_constant<int, 4>{});  // else there are half as many registers
+  columns(std::integral_constant<int, VECTOR_BYTES == 64 ? 4 : 3>{});  // there are half as many registers of 32 bytes
   columns(std::integral_constant<int, 2>{});
   columns(std::integral_constant<int, 1>{});
 }

@@ -1,6 +1,6 @@
-// Products of heads in fp32 with keys of 16 or 8 bits that are not widened: a head is the sum of two rows of the keys' type,
-// and a key is multiplied by both while it is near. Values keep 16 bits beside bfloat16; beside bytes their errors are
-// at most 1 / 16256 of the head's largest value.
+// Products of heads in fp32 with keys of 16 or 8 bits that are not widened to fp32: a head is the sum of two rows of the
+// keys' type, and a key is multiplied by both while it is near. Values keep 16 bits beside bfloat16; beside bytes their
+// errors are at most 1 / 16256 of the head's largest value.
 #pragma once
 
 #include <cmath>
@@ -20,14 +20,23 @@ template <>
 inline constexpr bool MULTIPLIED<BFloat16> = true;
 #endif
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+#define ARCFORGE_TURNED  // bytes are multiplied by two parts of a head (turned.h)
+template <>
+inline constexpr bool MULTIPLIED<int8_t> = true;
+#elif defined(__AVX2__)
+#define ARCFORGE_WHOLE  // bytes are widened to 16 bits and multiplied by the integers of a head
 template <>
 inline constexpr bool MULTIPLIED<int8_t> = true;
 #endif
 
-// Whether rows of so many values are: whole vectors of bfloat16, as many bytes as sums of 32 bits have room for.
+// Whether rows of so many values are: whole vectors, and as many bytes as sums of 32 bits have room for.
 template <typename T>
 inline bool multiplied(int64_t width) {
-  return std::is_same_v<T, BFloat16> ? width % PAIRED == 0 : width <= 1024;
+  if (std::is_same_v<T, BFloat16>) return width % PAIRED == 0;
+#ifdef ARCFORGE_WHOLE
+  if (width % 16) return false;
+#endif
+  return width <= 1024;
 }
 
 constexpr int PART_BITS = 7;  // of the lower part of an integer, which has a sign
@@ -40,10 +49,13 @@ struct Parts {
   int64_t stride;
   Memory<T> high, low;
   Memory<float> scale;
+  Memory<int16_t> whole;   // high * 128 + low, of integers that are not multiplied in parts
   Memory<int32_t> offset;  // of a row of integers: what 128 that is added to each value of a key adds to the sum
 
   Parts(int64_t rows, int64_t width)
-      : stride((width + 63) / 64 * 64), high(rows * stride), low(rows * stride), scale(rows, 1.0f), offset(rows) {}
+      : stride((width + 63) / 64 * 64), high(rows * stride), low(rows * stride), scale(rows, 1.0f) {
+    if (std::is_same_v<T, int8_t>) whole.resize(rows * stride), offset.resize(rows);
+  }
 
   void lay(const float* head, int64_t width, int64_t r) {
     T *to_high = &high[r * stride], *to_low = &low[r * stride];
@@ -68,6 +80,7 @@ struct Parts {
         const int32_t upper = (integer + (1 << (PART_BITS - 1))) >> PART_BITS;
         to_high[d] = T(upper);
         to_low[d] = T(integer - (upper << PART_BITS));
+        whole[r * stride + d] = int16_t(integer);
         offset[r] += 128 * integer;
       }
     }
@@ -100,11 +113,47 @@ template <int M, int N>
   }
   put_sums<float, M, N>(sum, out, stride);
 }
+#endif
 
+#ifdef ARCFORGE_WHOLE
+// The same of integers, without scales.
+template <int M, int N>
+[[gnu::noinline]] void parts_tile(const Parts<int8_t>& a, int64_t row, const int8_t* keys, int64_t key_stride,
+                                  int64_t width, float* out, int64_t stride, const int8_t* ahead) {
+  const int16_t* head = &a.whole[row * a.stride];
+  const int64_t head_stride = a.stride;
+  __m256i sum[M][N];
+  each<0, M>([&](auto i) { each<0, N>([&](auto j) { sum[i][j] = _mm256_setzero_si256(); }); });
+  if (ahead)
+    for (int j = 0; j < N; j++) fetch(ahead + j * key_stride, key_stride);
+  for (int64_t d = 0; d < width; d += 16) {
+    __m256i right[N];
+    each<0, N>([&](auto j) {
+      right[j] = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(keys + j * key_stride + d)));
+    });
+    each<0, M>([&](auto i) {
+      const __m256i left = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(head + i * head_stride + d));
+      each<0, N>([&](auto j) { sum[i][j] = _mm256_add_epi32(sum[i][j], _mm256_madd_epi16(left, right[j])); });
+    });
+  }
+  each<0, M>([&](auto i) {
+    const auto at = [&](int j) { return sum[i][N == 4 ? j : 0]; };
+    const __m256i all = _mm256_hadd_epi32(_mm256_hadd_epi32(at(0), at(1)), _mm256_hadd_epi32(at(2), at(3)));
+    const __m128 sums = _mm_cvtepi32_ps(_mm_add_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)));
+    if constexpr (N == 4)
+      _mm_storeu_ps(out + i * stride, sums);
+    else
+      _mm_store_ss(out + i * stride, sums);
+  });
+}
+#endif
+
+#if defined(ARCFORGE_PAIRS) || defined(ARCFORGE_WHOLE)
 // out[i][j] = head[row + i] . key[j] for `rows` heads and `count` keys, whose rows lie `key_stride` values
 // apart; `ahead` is where those lie that are needed next.
-inline void dot_parts(const Parts<BFloat16>& a, int64_t row, int64_t rows, const BFloat16* keys, int64_t key_stride,
-                      int64_t count, int64_t width, float* out, int64_t stride, const BFloat16* ahead) {
+template <typename T>
+void dot_parts(const Parts<T>& a, int64_t row, int64_t rows, const T* keys, int64_t key_stride, int64_t count,
+               int64_t width, float* out, int64_t stride, const T* ahead) {
   int64_t j = 0;
   const auto columns = [&](auto n) {
     constexpr int N = decltype(n)::value;
@@ -115,7 +164,7 @@ inline void dot_parts(const Parts<BFloat16>& a, int64_t row, int64_t rows, const
           parts_tile<M, N>(a, row + i, keys + j * key_stride, key_stride, width, out + i * stride + j, stride,
                            i || !ahead ? nullptr : ahead + j * key_stride);
       };
-      tiles(std::integral_constant<int, 4>{});
+      if constexpr (std::is_same_v<T, BFloat16>) tiles(std::integral_constant<int, 4>{});  // else registers are few
       tiles(std::integral_constant<int, 2>{});
       tiles(std::integral_constant<int, 1>{});
     }

@@ -51,6 +51,21 @@ template <int M, int N>
     put(_mm512_extractf32x4_ps(both, 3), 3);
   }
 }
+#elif defined(__AVX2__)
+// The sums of four vectors' lanes, in the order of `sum_lanes`; four take fewer operations than two one by one.
+inline __m128 sum_four(__m256 a, __m256 b, __m256 c, __m256 d) {
+  const __m256 ab = _mm256_permute2f128_ps(a, b, 0x20) + _mm256_permute2f128_ps(a, b, 0x31);
+  const __m256 cd = _mm256_permute2f128_ps(c, d, 0x20) + _mm256_permute2f128_ps(c, d, 0x31);
+  const __m256 two = _mm256_unpacklo_ps(ab, cd) + _mm256_unpackhi_ps(ab, cd);
+  const __m256 one = two + _mm256_permute_ps(two, 0x4e);
+  return _mm_unpacklo_ps(_mm256_castps256_ps128(one), _mm256_extractf128_ps(one, 1));
+}
+
+// Sum n of a tile, row by row.
+template <int n, int M, int N>
+[[gnu::always_inline]] inline __m256 nth(const Vector<float> (&sum)[M][N]) {
+  return (__m256)sum[n / N][n % N];
+}
 #endif
 
 // out[i][j] = the sum of sum[i][j], in the order of `sum_lanes`.
@@ -68,6 +83,17 @@ template <typename A, int M, int N>
     });
     return;
   }
+#elif defined(__AVX2__)
+  if constexpr (std::is_same_v<A, float>) {
+    constexpr int FOURS = M * N / 4;
+    each<0, FOURS>([&](auto n) {
+      constexpr int f = 4 * decltype(n)::value;
+      const __m128 four = sum_four(nth<f>(sum), nth<f + 1>(sum), nth<f + 2>(sum), nth<f + 3>(sum));
+      each<0, 4>([&](auto m) { out[(f + m) / N * stride + (f + m) % N] = four[int(m)]; });
+    });
+    each<4 * FOURS, M * N>([&](auto f) { out[f / N * stride + f % N] = sum_lanes<A>(sum[f / N][f % N]); });
+    return;
+  }
 #endif
   each<0, M>([&](auto i) { each<0, N>([&](auto j) { out[i * stride + j] = sum_lanes<A>(sum[i][j]); }); });
 }
@@ -78,11 +104,6 @@ constexpr int64_t BYTES_AHEAD = 16384;  // how far from what is computed with me
 template <typename A>
 constexpr int64_t rows_ahead(int64_t width) {
   return std::max<int64_t>(4, BYTES_AHEAD / (width * int64_t(sizeof(A))));
-}
-
-template <typename A>
-inline void fetch(const A* from, int64_t values) {
-  for (int64_t n = 0; n < values; n += 64 / sizeof(A)) __builtin_prefetch(from + n);
 }
 
 // FETCH times as many values as a row has are asked for meanwhile, from `ahead` on: piece by piece, because many parallel
@@ -107,7 +128,7 @@ template <int M, int N, int FETCH, typename A>
 }
 
 // Rows of a, times rows of b as columns; rows of out lie `stride` apart. With `ahead`, b's rows lie one after another, and
-// as many are asked for from there on.
+// as many are asked for from there on, or with `half` the first half of them.
 template <typename T, typename O>
 struct Product {
   const T* a;
@@ -117,22 +138,23 @@ struct Product {
   O* out;
   int64_t stride;
   const T* ahead;
+  bool half = false;
+  int64_t asked(int64_t columns) const { return half ? (columns + 1) / 2 : columns; }
 };
 
 // N columns from j on, their rows in tiles of M, each as often as it fits; the first tiles ask for EACH rows in advance.
 template <int N, int EACH, int... M, typename T, typename O>
 inline void dot_panel(const Product<T, O>& p, int64_t j) {
-  const T *b = p.b + j * p.b_stride, *ahead = EACH ? p.ahead + j * p.b_stride : nullptr;
-  int64_t i = 0;
-  int asked = EACH ? 0 : N;
+  const T *b = p.b + j * p.b_stride, *ahead = EACH ? p.ahead + p.asked(j) * p.b_stride : nullptr;
+  int64_t i = 0, missing = EACH ? p.asked(N) : 0;
   const auto tiles = [&](auto m) {
     constexpr int rows = decltype(m)::value;
     for (; i + rows <= p.rows; i += rows) {
       const T* a = p.a + i * p.a_stride;
       O* out = p.out + i * p.stride + j;
-      if (asked < N) {
+      if (missing > 0) {
         dot_tile<rows, N, EACH>(a, p.a_stride, b, p.b_stride, p.width, out, p.stride, ahead);
-        asked += EACH;
+        missing -= EACH;
         ahead += EACH * p.width;
       } else {
         dot_tile<rows, N, 0>(a, p.a_stride, b, p.b_stride, p.width, out, p.stride, ahead);
@@ -150,7 +172,7 @@ inline int64_t dot_columns(const Product<T, O>& p, int64_t j) {
   };
   if (!p.ahead)
     panels(std::integral_constant<int, 0>{});
-  else if (p.rows < 2 * M)
+  else if (p.rows < 2 * M && !p.half)
     panels(std::integral_constant<int, N>{});
   else if (p.rows < 4 * M)
     panels(std::integral_constant<int, (N + 1) / 2>{});
@@ -163,11 +185,11 @@ inline int64_t dot_columns(const Product<T, O>& p, int64_t j) {
 inline bool in_sixes(int64_t rows) { return rows % 6 == 0 && rows % 4 != 0; }
 
 // out[i][j] = a[i] . b[j] for `rows` rows of a and `columns` rows of b; width is a whole number of vectors. Where b comes
-// from memory, `ahead` is where the rows lie that are needed next.
+// from memory, `ahead` is where the rows lie that are needed next, of which with `half` only the first half is asked for.
 template <typename A>
 inline void dot_rows(const A* a, int64_t a_stride, int64_t rows, const A* b, int64_t b_stride, int64_t columns,
-                     int64_t width, A* out, int64_t stride, const A* ahead = nullptr) {
-  const Product<A, A> p{a, a_stride, rows, b, b_stride, columns, width, out, stride, ahead};
+                     int64_t width, A* out, int64_t stride, const A* ahead = nullptr, bool half = false) {
+  const Product<A, A> p{a, a_stride, rows, b, b_stride, columns, width, out, stride, ahead, half};
   if (in_sixes(rows)) {
     dot_columns<1, 6>(p, dot_columns<SUMS / 6, 6>(p, 0));
     return;
@@ -177,12 +199,20 @@ inline void dot_rows(const A* a, int64_t a_stride, int64_t rows, const A* b, int
   dot_columns<1, 4, 2, 1>(p, j);
 }
 
-template <typename A, int M, int N, typename T>
+// Memory that sums ask for meanwhile, piece by piece.
+struct Meanwhile {
+  const char* from = nullptr;
+  int64_t bytes = 0;
+};
+
+// With FETCH a line is asked for at each step, `apart` bytes after the one before.
+template <typename A, int M, int N, bool FETCH, typename T>
 [[gnu::noinline]] void add_tile(const A* weight, int64_t weight_stride, int64_t step, const T* b, int64_t b_stride,
-                                int64_t count, A* const* out, bool add) {
+                                int64_t count, A* const* out, bool add, const char* ahead, int64_t apart) {
   Vector<A> sum[M][N] = {};
   if (add) each<0, M>([&](auto i) { each<0, N>([&](auto j) { sum[i][j] = load(out[i] + j * LANES<A>); }); });
   for (int64_t k = 0; k < count; k++) {
+    if constexpr (FETCH) __builtin_prefetch(ahead + k * apart, 0, 2);
     Vector<A> right[N];
     each<0, N>([&](auto j) { right[j] = keep<A>(load_wide(b + k * b_stride + j * LANES<A>)); });
     each<0, M>([&](auto i) {
@@ -194,13 +224,16 @@ template <typename A, int M, int N, typename T>
 }
 
 // out[i] (+)= sum over k of weight[i * weight_stride + k * step] * b[k] for M rows whose places are given.
-template <typename A, int M, typename T>
+template <typename A, int M, bool FETCH, typename T>
 inline void add_panel(const A* weight, int64_t weight_stride, int64_t step, const T* b, int64_t b_stride, int64_t count,
-                      int64_t width, A* const* out, bool add) {
+                      int64_t width, A* const* out, bool add, Meanwhile next) {
   const auto tile = [&](auto n, int64_t d) {
+    constexpr int N = decltype(n)::value;
+    const int64_t apart = next.bytes * N * LANES<A> / (width * count);
     A* at[M];
     for (int i = 0; i < M; i++) at[i] = out[i] + d;
-    add_tile<A, M, decltype(n)::value>(weight, weight_stride, step, b + d, b_stride, count, at, add);
+    add_tile<A, M, N, FETCH>(weight, weight_stride, step, b + d, b_stride, count, at, add, next.from, apart);
+    next.from += FETCH ? apart * count : 0;
   };
   int64_t d = 0;
   if constexpr (M <= 4 && 4 * M + 4 < SUMS)
@@ -215,11 +248,17 @@ inline void add_panel(const A* weight, int64_t weight_stride, int64_t step, cons
 
 template <typename A, typename T>
 inline void add_rows(const A* weight, int64_t weight_stride, int64_t step, const T* b, int64_t b_stride, int64_t count,
-                     int64_t width, A* const* out, int64_t rows, bool add = true) {
+                     int64_t width, A* const* out, int64_t rows, bool add = true, Meanwhile next = {}) {
   int64_t i = 0;
   const auto panels = [&](auto m) {
-    for (constexpr int M = decltype(m)::value; i + M <= rows; i += M)
-      add_panel<A, M>(weight + i * weight_stride, weight_stride, step, b, b_stride, count, width, out + i, add);
+    for (constexpr int M = decltype(m)::value; i + M <= rows; i += M) {
+      const A* w = weight + i * weight_stride;
+      if (next.bytes)
+        add_panel<A, M, true>(w, weight_stride, step, b, b_stride, count, width, out + i, add,
+                              {next.from + next.bytes * i / rows, next.bytes * M / rows});
+      else
+        add_panel<A, M, false>(w, weight_stride, step, b, b_stride, count, width, out + i, add, {});
+    }
   };
   if (in_sixes(rows)) panels(std::integral_constant<int, 6>{});
   panels(std::integral_constant<int, 4>{});

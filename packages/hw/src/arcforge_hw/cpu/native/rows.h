@@ -64,6 +64,11 @@ inline void store(A* to, Vector<A> x) {
   std::memcpy(to, &x, VECTOR_BYTES);
 }
 
+template <typename A>
+inline void fetch(const A* from, int64_t values) {
+  for (int64_t n = 0; n < values; n += 64 / sizeof(A)) __builtin_prefetch(from + n);
+}
+
 // a * b + c, rounded once in every tile: left to itself the compiler fuses in some and not in others.
 template <typename A>
 inline Vector<A> fused(Vector<A> a, Vector<A> b, Vector<A> c) {

@@ -202,9 +202,10 @@ void index_many(const float* q, const Keys<T>& k, const float* weights, int64_t 
 
 // ---- few queries ---------------------------------------------------------------------------------------------------
 
-// dots [I, stride] of one query; out[n] ranks the sum over heads of weight * ReLU(dot).
+// dots [I, stride] of one query; ranks[n] is that of a key's scale times the sum over heads of weight * ReLU(dot).
 template <bool RELU>
-void head_sum(const float* dots, int64_t stride, const float* weight, int64_t heads, int64_t n, uint32_t* ranks) {
+void head_sum(const float* dots, int64_t stride, const float* weight, const float* scale, int64_t heads, int64_t n,
+              uint32_t* ranks) {
 #pragma omp simd
   for (int64_t s = 0; s < n; s++) {
     float score = 0.0f;
@@ -212,7 +213,7 @@ void head_sum(const float* dots, int64_t stride, const float* weight, int64_t he
       const float dot = dots[i * stride + s];
       score += weight[i] * (RELU ? (dot > 0.0f ? dot : 0.0f) : dot);
     }
-    ranks[s] = rank_of(score + 0.0f);
+    ranks[s] = rank_of(scale[s] * score + 0.0f);
   }
 }
 
@@ -230,19 +231,23 @@ void scan(const Keys<T>& k, int64_t keys, int64_t at_once, F score) {
   }
 }
 
-#ifdef ARCFORGE_PAIRS
+#if defined(ARCFORGE_PAIRS) || defined(ARCFORGE_WHOLE)
 // By products with the keys as they are.
-void scan_parts(const Keys<BFloat16>& k, const float* weights, int64_t queries, int64_t heads, int64_t width,
-                int64_t keys, bool relu, uint32_t* ranks, const Parts<BFloat16>& parts) {
+template <typename T>
+void scan_parts(const Keys<T>& k, const float* weights, int64_t queries, int64_t heads, int64_t width, int64_t keys,
+                bool relu, uint32_t* ranks, const Parts<T>& parts) {
   constexpr int64_t MOST = NARROW_KEYS_AT_ONCE;
-  Memory<float> dots(heads * MOST);
+  Memory<float> dots(heads * MOST), scale(MOST, 1.0f), weight(queries * heads);
+  for (int64_t r = 0; r < queries * heads; r++) weight[r] = weights[r] * parts.scale[r];
   const auto sum = relu ? head_sum<true> : head_sum<false>;
-  const int64_t share = keys / omp_get_num_threads() / 4 * 4;
-  scan(k, keys, std::clamp(share, KEYS_AT_ONCE, MOST), [&](int64_t first, int64_t count, const BFloat16* from) {
+  const int64_t share = keys / omp_get_num_threads() / 4 * 4, step = row_of<T>(width);
+  scan(k, keys, std::clamp(share, KEYS_AT_ONCE, MOST), [&](int64_t first, int64_t count, const T* from) {
+    if (std::is_same_v<T, int8_t>)
+      for (int64_t n = 0; n < count; n++) scale[n] = scale_of(from + n * step, width);
     for (int64_t b = 0; b < queries; b++) {
-      const BFloat16* ahead = b == 0 ? k.at(std::min(first + MOST, keys - 1)) : nullptr;
-      dot_parts(parts, b * heads, heads, from, width, count, width, dots.data(), MOST, ahead);
-      sum(dots.data(), MOST, weights + b * heads, heads, count, &ranks[b * keys + first]);
+      const T* ahead = b == 0 ? k.at(std::min(first + MOST, keys - 1)) : nullptr;
+      dot_parts(parts, b * heads, heads, from, step, count, width, dots.data(), MOST, ahead);
+      sum(dots.data(), MOST, &weight[b * heads], scale.data(), heads, count, &ranks[b * keys + first]);
     }
   });
 }
@@ -279,6 +284,7 @@ void scan_wide(const Keys<T>& k, const float* weights, int64_t queries, int64_t 
                bool relu, uint32_t* ranks, const float* query, int64_t stride) {
   constexpr int64_t MOST = KEYS_AT_ONCE;
   Memory<float> wide(MOST * stride), dots(heads * MOST);
+  const Memory<float> scale(MOST, 1.0f);  // keys are widened with theirs
   const auto sum = relu ? head_sum<true> : head_sum<false>;
   scan(k, keys, MOST, [&](int64_t first, int64_t count, const T* from) {
     const float* entries = wide.data();
@@ -296,7 +302,7 @@ void scan_wide(const Keys<T>& k, const float* weights, int64_t queries, int64_t 
       if constexpr (std::is_same_v<T, float>)
         if (b == 0 && entries == from) ahead = k.at(std::min(first + count, keys - 1));
       dot_rows(query + b * heads * stride, stride, heads, entries, stride, count, stride, dots.data(), MOST, ahead);
-      sum(dots.data(), MOST, weights + b * heads, heads, count, &ranks[b * keys + first]);
+      sum(dots.data(), MOST, weights + b * heads, scale.data(), heads, count, &ranks[b * keys + first]);
     }
   });
 }

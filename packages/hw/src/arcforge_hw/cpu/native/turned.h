@@ -6,8 +6,7 @@
 
 namespace arcforge {
 
-#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
-#define ARCFORGE_TURNED
+#ifdef ARCFORGE_TURNED
 
 constexpr int TURNED = 32;            // keys
 constexpr int64_t TURNED_AHEAD = 512; // keys between those that are turned and those that are asked for
