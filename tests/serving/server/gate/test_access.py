@@ -60,7 +60,8 @@ def test_lines_of_the_dialects_and_of_errors(client, lines):
     ask = {"messages": [{"role": "user", "content": "secret words"}], "max_tokens": 2, "temperature": 0}
     client.post("/v1/messages", json={**ASK, "model": "small"})
     client.post("/v1/messages", json={**ask, "model": "small"})
-    client.post("/v1/responses", json={"input": "secret words", "max_output_tokens": 2, "stream": True, "temperature": 0})
+    streamed = {"input": "secret words", "max_output_tokens": 2, "stream": True, "temperature": 0}
+    client.post("/v1/responses", json=streamed)
     client.post("/v1/chat/completions", json={**ask, "model": "other"})
     client.get("/nowhere?key=secret")
     found = lines()
