@@ -42,7 +42,7 @@ def test_ops_bind_to_its_kernels(cpu, op):
     assert ops.bind(OpCall(op, "cpu", torch.float32)).__module__.startswith(OURS)
 
 
-def test_products_of_bfloat16_are_converted_where_no_kernel_can_be_compiled_too(cpu, monkeypatch):
+def test_bfloat16_products_are_converted_without_a_compiler_too(cpu, monkeypatch):
     monkeypatch.setattr(backend, "native_kernels", list)
     assert Ops(cpu).bind(OpCall("linear", "cpu", torch.bfloat16)).__module__ == "arcforge_hw.torch_ops.bf16_product"
 

@@ -126,15 +126,16 @@ void attend(const T* q, const Source<T>& source, const Block& block, const Task&
     const Rows<A> key = as_vectors(source.keys.at(first + k) + task.group * s.width, source.keys.width, count, s.width,
                                    scratch.keys);
     A* scores = scratch.scores.data();
-    const A* ahead = nullptr;  // half of what comes next is asked for by scores and half by their weighted sum
+    const A* ahead = nullptr;  // keys that come next are asked for by scores, of absorbed ones half; the rest by the sum
     Meanwhile later;
     if constexpr (std::is_same_v<T, A>)
       if (key.in_place && s.groups == 1) {
-        const int64_t next = std::min(first + k + count, block.keys() - 1), half = (count + 1) / 2;
+        const int64_t next = std::min(first + k + count, block.keys() - 1);
         ahead = source.keys.at(next);
-        later = {reinterpret_cast<const char*>(ahead + half * key.stride), count / 2 * key.stride * int64_t(sizeof(A))};
-        if (!source.absorbed)
-          later = {reinterpret_cast<const char*>(source.values.at(next)), count * source.values.width * int64_t(sizeof(A))};
+        const A* rest = source.absorbed ? ahead + (count + 1) / 2 * key.stride : source.values.at(next);
+        const int64_t values = source.absorbed ? count / 2 * key.stride : count * source.values.width;
+        if (source.absorbed || value_stride == s.value)
+          later = {reinterpret_cast<const char*>(rest), values * int64_t(sizeof(A))};
       }
     dot_rows(scratch.query.data(), stride, rows, key.first, key.stride, count, stride, scores, BLOCK, ahead, source.absorbed);
     for (int64_t r = 0; r < rows; r++) {

@@ -11,7 +11,9 @@ namespace arcforge {
 namespace {
 
 constexpr int64_t ROWS = 128;     // of an expert that are multiplied at a time
-constexpr int64_t ROWS_AHEAD = 3;  // which lie anywhere, and are asked for while this one is copied
+constexpr int64_t ROWS_AHEAD = 3;  // before its copy a row is asked for: rows lie anywhere
+template <typename T>
+constexpr int64_t CONVERTED = std::is_same_v<Unit<T>, float> ? 0 : ROWS;  // rows of conversions, which fp32 does not need
 
 struct Sizes {
   int64_t tokens, chosen, experts, hidden, width;
@@ -55,7 +57,7 @@ void gather(const T* x, const int64_t* choice, int64_t count, const Sizes& s, Ma
   }
 }
 
-// Whole vectors of rows, rounded to units of neighbouring values or of neighbouring rows; fp32 as it is.
+// Whole vectors of rows, rounded to units of neighbouring values or of neighbouring rows; fp32 rows as they are.
 Matrix<Pair>& round_neighbours(Matrix<float>& rows, int64_t count, int64_t width, Matrix<Pair>& to) {
   for (int64_t r = 0; r < count; r++) pair_neighbours(rows.row(r), width, to.row(r));
   return to;
@@ -95,7 +97,7 @@ void forward(const T* x, const T* gate_up, const T* down, const int64_t* expert,
 #pragma omp parallel num_threads(s.threads)
   {
     Matrix<Unit<T>> up(units<T>(hidden), both), back(units<T>(width), hidden);
-    Matrix<Unit<T>> rows(ROWS, units<T>(hidden)), gated(ROWS, units<T>(width));
+    Matrix<Unit<T>> rows(ROWS, units<T>(hidden)), gated(CONVERTED<T>, units<T>(width));
     Matrix<float> activations(ROWS, both), result(ROWS, hidden);
     Memory<T> own(both);
 #pragma omp for schedule(dynamic, 1)
@@ -141,8 +143,8 @@ void backward(const T* grad, const T* x, const T* gate_up, const T* down, const 
 #pragma omp parallel num_threads(s.threads)
   {
     Matrix<Unit<T>> up(units<T>(both), hidden), back(units<T>(hidden), width);
-    Matrix<Unit<T>> rows(ROWS, units<T>(hidden)), cotangent(ROWS, units<T>(hidden)), zipped(units<T>(ROWS), hidden);
-    Matrix<Unit<T>> rounded(ROWS, units<T>(both)), rounded_n(units<T>(ROWS), both);
+    Matrix<Unit<T>> rows(ROWS, units<T>(hidden)), cotangent(ROWS, units<T>(hidden)), zipped(halves(CONVERTED<T>), hidden);
+    Matrix<Unit<T>> rounded(CONVERTED<T>, units<T>(both)), rounded_n(halves(CONVERTED<T>), both);
     Matrix<float> dgated(ROWS, width), gated(ROWS, width), dboth(ROWS, both), drows(ROWS, hidden);
     Matrix<float> dup(both, hidden), dback(hidden, width);
 #pragma omp for schedule(dynamic, 1)

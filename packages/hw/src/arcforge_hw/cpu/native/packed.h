@@ -89,7 +89,7 @@ inline void zip(const T* x, int64_t step, int64_t rows, int64_t width, Matrix<Un
   }
 }
 
-// `zip` of rows of `take`; fp32 as it is.
+// `zip` of rows of `take`; fp32 rows as they are.
 template <typename T>
 inline Matrix<Unit<T>>& zip_taken(Matrix<Unit<T>>& x, int64_t rows, int64_t width, Matrix<Unit<T>>& to) {
   if constexpr (std::is_same_v<Unit<T>, float>) {

@@ -86,7 +86,7 @@ inline void pair_product(const U* a, int64_t a_stride, int64_t step, int64_t row
   int64_t d = 0;
   const auto columns = [&](auto n) {
     constexpr int N = decltype(n)::value;
-    for (; d + N * LANES<float> <= width; d += N * LANES<float>) {
+    for (; d + N * LANES<float> <= width && (N != 3 || d + 4 * LANES<float> != width); d += N * LANES<float>) {
       int64_t i = 0;
       const auto tiles = [&](auto m) {
         for (constexpr int M = decltype(m)::value; i + M <= rows; i += M)

@@ -1,6 +1,6 @@
 // Products of heads in fp32 with keys of 16 or 8 bits that are not widened to fp32: a head is the sum of two rows of the
-// keys' type, and a key is multiplied by both while it is near. Values keep 16 bits beside bfloat16; beside bytes their
-// errors are at most 1 / 16256 of the head's largest value.
+// keys' type, and a key is multiplied by both while it is near; with AVX2 alone a head beside bytes is one row of integers of
+// 16 bits. Values keep 16 bits beside bfloat16; beside bytes their errors are at most 1 / 16256 of the head's largest value.
 #pragma once
 
 #include <cmath>
@@ -29,7 +29,8 @@ template <>
 inline constexpr bool MULTIPLIED<int8_t> = true;
 #endif
 
-// Whether rows of so many values are: whole vectors, and as many bytes as sums of 32 bits have room for.
+// Whether rows of this width are: whole vectors, which bytes need be only if they are widened, and no more bytes than sums
+// of 32 bits have room for.
 template <typename T>
 inline bool multiplied(int64_t width) {
   if (std::is_same_v<T, BFloat16>) return width % PAIRED == 0;
@@ -116,7 +117,7 @@ template <int M, int N>
 #endif
 
 #ifdef ARCFORGE_WHOLE
-// The same of integers, without scales.
+// The same for integers; sums are not scaled, and `ahead` may be null.
 template <int M, int N>
 [[gnu::noinline]] void parts_tile(const Parts<int8_t>& a, int64_t row, const int8_t* keys, int64_t key_stride,
                                   int64_t width, float* out, int64_t stride, const int8_t* ahead) {
@@ -125,7 +126,7 @@ template <int M, int N>
   __m256i sum[M][N];
   each<0, M>([&](auto i) { each<0, N>([&](auto j) { sum[i][j] = _mm256_setzero_si256(); }); });
   if (ahead)
-    for (int j = 0; j < N; j++) fetch(ahead + j * key_stride, key_stride);
+    for (int64_t n = 0; n < N * key_stride; n += 64) __builtin_prefetch(ahead + n, 0, 2);
   for (int64_t d = 0; d < width; d += 16) {
     __m256i right[N];
     each<0, N>([&](auto j) {

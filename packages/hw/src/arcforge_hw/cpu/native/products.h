@@ -61,7 +61,7 @@ inline __m128 sum_four(__m256 a, __m256 b, __m256 c, __m256 d) {
   return _mm_unpacklo_ps(_mm256_castps256_ps128(one), _mm256_extractf128_ps(one, 1));
 }
 
-// Sum n of a tile, row by row.
+// Vector n of a tile's sums, counted row by row.
 template <int n, int M, int N>
 [[gnu::always_inline]] inline __m256 nth(const Vector<float> (&sum)[M][N]) {
   return (__m256)sum[n / N][n % N];
@@ -146,7 +146,7 @@ struct Product {
 template <int N, int EACH, int... M, typename T, typename O>
 inline void dot_panel(const Product<T, O>& p, int64_t j) {
   const T *b = p.b + j * p.b_stride, *ahead = EACH ? p.ahead + p.asked(j) * p.b_stride : nullptr;
-  int64_t i = 0, missing = EACH ? p.asked(N) : 0;
+  int64_t i = 0, missing = EACH ? p.asked(j + N) - p.asked(j) : 0;
   const auto tiles = [&](auto m) {
     constexpr int rows = decltype(m)::value;
     for (; i + rows <= p.rows; i += rows) {
@@ -205,14 +205,16 @@ struct Meanwhile {
   int64_t bytes = 0;
 };
 
-// With FETCH a line is asked for at each step, `apart` bytes after the one before.
+// With FETCH `share` bytes from `ahead` on are asked for, evenly over the steps.
 template <typename A, int M, int N, bool FETCH, typename T>
 [[gnu::noinline]] void add_tile(const A* weight, int64_t weight_stride, int64_t step, const T* b, int64_t b_stride,
-                                int64_t count, A* const* out, bool add, const char* ahead, int64_t apart) {
+                                int64_t count, A* const* out, bool add, const char* ahead, int64_t share) {
   Vector<A> sum[M][N] = {};
   if (add) each<0, M>([&](auto i) { each<0, N>([&](auto j) { sum[i][j] = load(out[i] + j * LANES<A>); }); });
+  int64_t asked = 0;
   for (int64_t k = 0; k < count; k++) {
-    if constexpr (FETCH) __builtin_prefetch(ahead + k * apart, 0, 2);
+    if constexpr (FETCH)
+      for (; asked * count < share * (k + 1); asked += 64) __builtin_prefetch(ahead + asked, 0, 2);
     Vector<A> right[N];
     each<0, N>([&](auto j) { right[j] = keep<A>(load_wide(b + k * b_stride + j * LANES<A>)); });
     each<0, M>([&](auto i) {
@@ -229,11 +231,11 @@ inline void add_panel(const A* weight, int64_t weight_stride, int64_t step, cons
                       int64_t width, A* const* out, bool add, Meanwhile next) {
   const auto tile = [&](auto n, int64_t d) {
     constexpr int N = decltype(n)::value;
-    const int64_t apart = next.bytes * N * LANES<A> / (width * count);
+    const int64_t share = FETCH ? next.bytes * N * LANES<A> / width : 0;
     A* at[M];
     for (int i = 0; i < M; i++) at[i] = out[i] + d;
-    add_tile<A, M, N, FETCH>(weight, weight_stride, step, b + d, b_stride, count, at, add, next.from, apart);
-    next.from += FETCH ? apart * count : 0;
+    add_tile<A, M, N, FETCH>(weight, weight_stride, step, b + d, b_stride, count, at, add, next.from, share);
+    next.from += share;
   };
   int64_t d = 0;
   if constexpr (M <= 4 && 4 * M + 4 < SUMS)

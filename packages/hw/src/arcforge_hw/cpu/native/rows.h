@@ -120,7 +120,8 @@ constexpr int64_t padded(int64_t n) {
   return (n + LANES<A> - 1) / LANES<A> * LANES<A>;
 }
 
-// Values from one row of a matrix of work to the next: rows a multiple of 1 KiB apart would share few places of the first cache.
+// Values from one row of a matrix of work to the next: rows a multiple of 1 KiB apart would share few places of the first
+// cache.
 template <typename A>
 constexpr int64_t apart(int64_t width) {
   return padded<A>(width) + (padded<A>(width) * int64_t(sizeof(A)) % 1024 == 0 ? LANES<A> : 0);

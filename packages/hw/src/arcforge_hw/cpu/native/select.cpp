@@ -22,7 +22,7 @@ constexpr int64_t PANEL = VECTORS * LANES<float>;    // keys of a panel
 constexpr int64_t QUERIES = 16;                      // that read a panel while it is near
 constexpr int64_t FEW_QUERIES = 8;                   // of a segment, for which laying out keys as panels is a waste
 constexpr int64_t KEYS_AT_ONCE = 48;                 // of few queries, whose dot products are summed before the next ones
-constexpr int64_t NARROW_KEYS_AT_ONCE = 192;         // at most, where they are multiplied in bfloat16
+constexpr int64_t NARROW_KEYS_AT_ONCE = 192;         // at most, where they are multiplied as they are
 constexpr int64_t STEP = 32;                         // scores that are passed over together when all are too low
 constexpr int64_t SAMPLED = 1 << 11;                 // keys from which on a sample guesses the k-th largest score
 
@@ -202,7 +202,7 @@ void index_many(const float* q, const Keys<T>& k, const float* weights, int64_t 
 
 // ---- few queries ---------------------------------------------------------------------------------------------------
 
-// dots [I, stride] of one query; ranks[n] is that of a key's scale times the sum over heads of weight * ReLU(dot).
+// dots [I, stride] of one query; ranks[n] is the rank of the key's scale times the sum over heads of weight * ReLU(dot).
 template <bool RELU>
 void head_sum(const float* dots, int64_t stride, const float* weight, const float* scale, int64_t heads, int64_t n,
               uint32_t* ranks) {
@@ -237,17 +237,15 @@ template <typename T>
 void scan_parts(const Keys<T>& k, const float* weights, int64_t queries, int64_t heads, int64_t width, int64_t keys,
                 bool relu, uint32_t* ranks, const Parts<T>& parts) {
   constexpr int64_t MOST = NARROW_KEYS_AT_ONCE;
-  Memory<float> dots(heads * MOST), scale(MOST, 1.0f), weight(queries * heads);
-  for (int64_t r = 0; r < queries * heads; r++) weight[r] = weights[r] * parts.scale[r];
+  Memory<float> dots(heads * MOST), scale(MOST);
   const auto sum = relu ? head_sum<true> : head_sum<false>;
   const int64_t share = keys / omp_get_num_threads() / 4 * 4, step = row_of<T>(width);
   scan(k, keys, std::clamp(share, KEYS_AT_ONCE, MOST), [&](int64_t first, int64_t count, const T* from) {
-    if (std::is_same_v<T, int8_t>)
-      for (int64_t n = 0; n < count; n++) scale[n] = scale_of(from + n * step, width);
+    for (int64_t n = 0; n < count; n++) scale[n] = scale_of(from + n * step, width);
     for (int64_t b = 0; b < queries; b++) {
       const T* ahead = b == 0 ? k.at(std::min(first + MOST, keys - 1)) : nullptr;
       dot_parts(parts, b * heads, heads, from, step, count, width, dots.data(), MOST, ahead);
-      sum(dots.data(), MOST, &weight[b * heads], scale.data(), heads, count, &ranks[b * keys + first]);
+      sum(dots.data(), MOST, weights + b * heads, scale.data(), heads, count, &ranks[b * keys + first]);
     }
   });
 }
@@ -257,8 +255,6 @@ void scan_parts(const Keys<T>& k, const float* weights, int64_t queries, int64_t
 // By products with the bytes of keys, turned.
 void scan_parts(const Keys<int8_t>& k, const float* weights, int64_t queries, int64_t heads, int64_t width, int64_t keys,
                 bool relu, uint32_t* ranks, const Parts<int8_t>& parts) {
-  Memory<float> weight(queries * heads);
-  for (int64_t r = 0; r < queries * heads; r++) weight[r] = weights[r] * parts.scale[r];
   Turned turned(width);
   float scale[TURNED], scores[TURNED];
 #pragma omp for schedule(static)
@@ -267,7 +263,7 @@ void scan_parts(const Keys<int8_t>& k, const float* weights, int64_t queries, in
     turned.lay(k, first, count, width, k.at(std::min(first + TURNED_AHEAD, keys - 1)));
     for (int n = 0; n < TURNED; n++) scale[n] = scale_of(turned.key[n], width);
     for (int64_t b = 0; b < queries; b++) {
-      const float* of = &weight[b * heads];
+      const float* of = weights + b * heads;
       if (relu)
         turned.score<true>(parts, b * heads, heads, width, of, scores);
       else
@@ -325,8 +321,12 @@ void index_few(const float* q, const Keys<T>& k, const float* weights, int64_t q
   if constexpr (MULTIPLIED<T>)
     if (multiplied<T>(width)) {
       Parts<T> parts(rows, width);
-      for (int64_t r = 0; r < rows; r++) parts.lay(q + r * width, width, r);
-      select_of([&] { scan_parts(k, weights, queries, heads, width, keys, relu, ranks.data(), parts); });
+      Memory<float> scaled(rows);
+      for (int64_t r = 0; r < rows; r++) {
+        parts.lay(q + r * width, width, r);
+        scaled[r] = weights[r] * parts.scale[r];
+      }
+      select_of([&] { scan_parts(k, scaled.data(), queries, heads, width, keys, relu, ranks.data(), parts); });
       return;
     }
   const int64_t stride = padded<float>(width);
