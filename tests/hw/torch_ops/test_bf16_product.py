@@ -1,6 +1,6 @@
 """Matrices in bf16 are multiplied in the dtype that was measured to be faster, with results of the same accuracy."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -12,10 +12,13 @@ from arcforge_core.ops import reference
 from arcforge_core.ops.binding import bind_ops
 from arcforge_core.ops.dispatch import Ops
 from arcforge_core.ops.hardware import select_hardware
+from arcforge_core.ops.quant import INT8, dequantise, quantise
 from arcforge_hw.cpu.backend import Cpu
+from arcforge_hw.cpu.native.quant_linear import quant_linear as native_linear
 from arcforge_hw.torch_ops import bf16_product as module
 from arcforge_hw.torch_ops import linear_cross_entropy as head
 from arcforge_hw.torch_ops.bf16_product import NEVER, ROWS, least_rows, linear, measure
+from arcforge_hw.torch_ops.quant_linear import quant_linear
 
 
 @pytest.fixture(autouse=True)
@@ -115,6 +118,21 @@ def test_linear_layers_and_the_head_of_a_model_ask(monkeypatch: pytest.MonkeyPat
     assert asked == [100, 70]
 
 
+@pytest.mark.parametrize(("least", "dtype"), [(40, torch.float32), (41, torch.bfloat16)])
+@pytest.mark.parametrize("function", [native_linear, quant_linear], ids=["native", "torch"])
+def test_quantised_weights_are_widened_to_the_faster_dtype(
+    function: Callable[..., torch.Tensor], least: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    force(monkeypatch, least)
+    used, product = dtypes_used(monkeypatch), torch.mm
+    monkeypatch.setattr(torch, "mm", lambda a, b, **rest: used.append(a.dtype) or product(a, b, **rest))
+    x, weight = normal(2, 20, 64), quantise(normal(48, 64, dtype=torch.float32, seed=1), INT8)
+    out = function(x, *weight, None, False)
+    assert used == [dtype] and out.dtype == torch.bfloat16
+    wanted = reference.linear(x.double(), dequantise(weight, torch.float64))
+    torch.testing.assert_close(out.double(), wanted, rtol=0.02, atol=0.05)
+
+
 @pytest.mark.parametrize("masters", [torch.float32, torch.bfloat16])
 def test_a_head_in_fp32_has_the_loss_and_the_gradients(monkeypatch: pytest.MonkeyPatch, masters: torch.dtype) -> None:
     used: list[torch.dtype] = []
@@ -135,7 +153,7 @@ def test_a_head_in_fp32_has_the_loss_and_the_gradients(monkeypatch: pytest.Monke
         torch.testing.assert_close(got.float(), wanted.float(), rtol=0.05, atol=0.02 * float(wanted.abs().max()))
 
 
-@pytest.mark.parametrize(("faster_from", "least"), [(128, 128.0), (512, 512.0), (2048, 2048.0), (4096, NEVER)])
+@pytest.mark.parametrize(("faster_from", "least"), [(9, 32.0), (128, 128.0), (2048, 2048.0), (4096, NEVER)])
 def test_the_limit_is_where_fp32_is_first_faster(
     faster_from: int, least: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ from arcforge_core.ops.calibration import calibrated, fastest, forced, source_of
 FIGURE = "fp32_rows"
 SIZE = 512
 """Columns of the measured products."""
-ROWS = (128, 512, 2048)
+ROWS = (32, 128, 512, 2048)
 """Measured rows."""
 SECONDS, LEAST = 0.3, 2
 """Time and least calls of each number of rows."""

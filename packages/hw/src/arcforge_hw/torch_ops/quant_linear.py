@@ -14,6 +14,7 @@ from torch import Tensor
 
 from arcforge_core.ops.quant import INT8, Quantised, dequantise, integer_rows, quantise
 from arcforge_core.ops.reference import check_one_scale
+from arcforge_hw.torch_ops import bf16_product
 from arcforge_hw.torch_ops.int8_product import int8_product
 
 LEAST_ROWS = {"cuda": 17}
@@ -26,7 +27,7 @@ def quant_linear(
     """See `arcforge_core.ops.reference.quant_linear`; packed weights are unpacked for the product."""
     weight_NK = integer_rows(weight, x.shape[-1])
     if not rounds:
-        return F.linear(x, dequantise(Quantised(weight_NK, scale_NG), x.dtype), bias_N)
+        return bf16_product.linear(x, dequantise(Quantised(weight_NK, scale_NG), x.dtype), bias_N)
     check_one_scale(scale_NG)
     q_TK, scale_T1 = quantise(x.flatten(0, -2), INT8)
     rows = len(q_TK)

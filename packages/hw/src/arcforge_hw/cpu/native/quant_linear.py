@@ -14,6 +14,7 @@ from torch import Tensor
 from arcforge_core.ops.reference import check_one_scale
 from arcforge_hw.cpu import native
 from arcforge_hw.cpu.native.quantised import DTYPES, check_weight, served
+from arcforge_hw.torch_ops import bf16_product
 from arcforge_hw.torch_ops import quant_linear as torch_ops
 
 BLOCK = 1 << 20
@@ -49,7 +50,10 @@ def many_rows(x: Tensor, weight: Tensor, scale_NG: Tensor, bias_N: Tensor | None
     bits = check_weight("weight", weight, len(scale_NG), x.shape[-1])
     weight, scale_NG = weight.contiguous(), scale_NG.contiguous()
     if not rounds:
-        out: Tensor = _wide_product(x.flatten(0, -2), weight, scale_NG, bits).unflatten(0, x.shape[:-1])
+        x_TK = x.flatten(0, -2)
+        if bf16_product.wants_fp32(x_TK, scale_NG, len(x_TK)):
+            x_TK = x_TK.float()
+        out: Tensor = _wide_product(x_TK, weight, scale_NG, bits).to(x.dtype).unflatten(0, x.shape[:-1])
         return out if bias_N is None else out + bias_N
     check_one_scale(scale_NG)
     return torch_ops.quant_linear(x, unpacked(weight) if bits == 4 else weight, scale_NG, bias_N)
