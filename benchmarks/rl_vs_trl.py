@@ -10,7 +10,7 @@ A step samples groups of 8 rollouts, scores them, trains on them and uses the ne
 `arcforge-rl algorithm=grpo`; the peer is `trl.GRPOTrainer` with transformers' generation. Both run at the fastest of
 their settings, found by a sweep over precisions, TRL's attention and batch splits, `torch.compile`, and one process of
 N threads or N of one. With `--quick` nothing is compiled, and TRL's attention and splits are tried in one precision
-alone, bf16 where the machine has it. The model is a Llama of random weights that both sides load from one folder;
+alone, that of the faster large products. The model is a Llama of random weights that both sides load from one folder;
 before anything is timed their log-probabilities of the same tokens must agree. Rewards are all 0: what a reward is
 worth changes no time. Rounds alternate between the sides, each in processes of its own, whose first step is left out.
 
@@ -47,7 +47,7 @@ from arcforge_core.config.compose import compose_config
 from arcforge_core.configs import CopyConfig
 from arcforge_core.contracts.chat import Message
 from arcforge_core.episodes.copy import CopyEnvironment
-from arcforge_core.ops.compat import fast_bf16
+from arcforge_core.ops.compat import fast_bf16, has_bf16
 from arcforge_core.tokenizer.tokenizer import Tokenizer, train_tokenizer
 
 GROUP, LETTERS, VOCABULARY = 8, 24, 2048
@@ -255,9 +255,15 @@ def fastest(
     return sweep(candidates, prepare, lambda best: further, repeats=0)
 
 
-def alone(bf16: bool, quick: bool) -> list[Settings]:
+def precisions_here() -> tuple[str, ...]:
+    """Returns the precisions to try, the one of the faster large products first."""
+    if not has_bf16():
+        return ("fp32",)
+    return ("bf16", "autocast", "fp32") if fast_bf16("cpu") else ("fp32", "bf16", "autocast")
+
+
+def alone(precisions: Sequence[str], quick: bool) -> list[Settings]:
     """Returns TRL's settings in one process; quick, those of the first precision and the usual one of each other."""
-    precisions = ("bf16", "autocast", "fp32") if bf16 else ("fp32",)
     return [
         Settings("trl", precision, 1, accumulate, attention)
         for precision in precisions
@@ -285,7 +291,7 @@ def main() -> None:
         work(options)
         return
     rounds, steps = (3, 4) if options.quick else (5, 8)
-    bf16, several = fast_bf16("cpu"), (1, options.cores) if options.cores > 1 else (1,)
+    precisions, several = precisions_here(), (1, options.cores) if options.cores > 1 else (1,)
     report: dict[str, Any] = {
         "benchmark": "rl_vs_trl",
         "what": options.what,
@@ -295,7 +301,7 @@ def main() -> None:
         folder = Path(name)
         make_model(folder)
         report["logprob_difference"] = check_agreement(folder)
-        swept = [fastest(folder, alone(bf16, options.quick), options)]
+        swept = [fastest(folder, alone(precisions, options.quick), options)]
         peer = swept[0].best
         further = [replace(peer, processes=processes) for processes in several if processes > 1]
         further += [] if options.quick else [replace(each, compiled=True) for each in (peer, *further)]
@@ -304,7 +310,7 @@ def main() -> None:
             peer = swept[-1].best
         swept.append(fastest(folder, [Settings("ours", "fp32", processes) for processes in several], options))
         best = fp32 = swept[-1].best
-        if bf16:
+        if "bf16" in precisions:
             swept.append(fastest(folder, [fp32, *(Settings("ours", "bf16", n) for n in several)], options))
             best = swept[-1].best
         report["sweeps"] = [found.tried for found in swept]

@@ -8,8 +8,8 @@
   time and in batches padded on the left. Its continuous batching takes no DSA; what it says is in the report.
 - `dsa_decode_32k`: a decoded token after 32,704 others, the same model. Our engine reads the prompt itself; what it
   has cached then is put into transformers' cache, so that both decode after the same entries.
-- `dense_throughput`: 16 mixed requests of Python text on SmolLM2-135M in bf16, transformers' continuous batching too,
-  its cache sized for them. `dense_single`: one request.
+- `dense_throughput`: 16 mixed requests of Python text on SmolLM2-135M, each side in the faster of bf16 and fp32,
+  transformers' continuous batching too, its cache sized for them. `dense_single`: one request.
 - `prefix_reuse`: requests that share 90% of their prompt, after an earlier one that does too, against the same engine
   with `engine.prefix_cache=false`; `prefix_reuse_nothing_known` without the earlier one.
 - `tokens_per_forward`, `speculation_wall`: MTP drafts, with a trained `--checkpoint`.
@@ -224,10 +224,13 @@ def steps(engine: PagedEngine, prompt: Ids) -> list[float]:
 # ---- a dense model ---------------------------------------------------------------------------------------------------
 
 
-def dense_models() -> tuple[CausalLM, Callable[[Peer], Any], list[int]]:
-    """Returns SmolLM2 as ours in bf16, what loads it as transformers', and the ids of a text."""
-    folder = smollm2()
-    model = load_pretrained(folder, dtype=torch.bfloat16, ops=Ops(select_hardware("cpu"))).eval()
+DENSE_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+def dense_models() -> tuple[dict[str, CausalLM], Callable[[Peer], Any], list[int]]:
+    """Returns SmolLM2 as ours by dtype, what loads it as transformers', and the ids of a text."""
+    folder, ops = smollm2(), Ops(select_hardware("cpu"))
+    models = {name: load_pretrained(folder, dtype=dtype, ops=ops).eval() for name, dtype in DENSE_DTYPES.items()}
 
     def theirs(peer: Peer) -> Any:
         loaded = peer.load(folder)
@@ -237,15 +240,23 @@ def dense_models() -> tuple[CausalLM, Callable[[Peer], Any], list[int]]:
     text = "\n".join(
         path.read_text(encoding="utf-8") for path in sorted(Path(statistics.__file__).parent.glob("a*.py"))
     )
-    return model, theirs, Tokenizer.load(folder).encode(text)
+    return models, theirs, Tokenizer.load(folder).encode(text)
+
+
+def fastest_dtype(models: dict[str, CausalLM], requests: Sequence[Request]) -> Swept[str]:
+    """Returns the sweep over ours in each dtype."""
+    arms = {dtype: ours(model) for dtype, model in models.items()}
+    return sweep(arms, partial(timing, arms, requests), repeats=0)
 
 
 def dense_throughput(options: argparse.Namespace) -> Part:
-    """Mixed requests on SmolLM2."""
-    model, load, text = dense_models()
+    """Mixed requests on SmolLM2, each side in its faster dtype: outputs may part where two tokens are nearly equal."""
+    models, load, text = dense_models()
     prompts, outputs = ((32, 256), (8, 32)) if options.quick else (PROMPTS, OUTPUTS)
     requests = mixed(COUNT, text, prompts, outputs, seed=3)
-    swept = fastest_setting(load, peers(("bf16",)), requests, options.quick)  # ours is bf16, and tokens are compared
+    own = fastest_dtype(models, requests)
+    model = models[own.best]
+    swept = fastest_setting(load, peers(tuple(models)), requests, options.quick)
     theirs, paged = load(swept.best), load(replace(swept.best, compiled=False))
     kinds = {
         "ours": {
@@ -265,21 +276,22 @@ def dense_throughput(options: argparse.Namespace) -> Part:
     }
     figures, faster = beside(times, requests)
     report = {"arms": figures, "sweep": tried, "agreement": agreement, "settings": str(swept.best)}
-    return {**report, "settings_sweep": swept.tried}, {"dense_throughput": faster}
+    sweeps = {"settings_sweep": swept.tried, "dtype": own.best, "dtype_sweep": own.tried}
+    return {**report, **sweeps}, {"dense_throughput": faster}
 
 
 def dense_single(options: argparse.Namespace) -> Part:
     """One request on SmolLM2."""
-    model, load, text = dense_models()
+    models, load, text = dense_models()
     requests = mixed(1, text, (64, 64), (32, 32) if options.quick else (128, 128), seed=4)
-    swept = fastest_setting(load, peers(("bf16",)), requests, options.quick)
-    arms = {"ours": ours(model), "transformers": static(load(swept.best), 1)}
+    own, swept = fastest_dtype(models, requests), fastest_setting(load, peers(tuple(models)), requests, options.quick)
+    arms = {"ours": ours(models[own.best]), "transformers": static(load(swept.best), 1)}
     times, found = take_turns(arms, requests, options.rounds, 1)
     judge = partial(logits_of, load(Peer()))
     agreement = compare(judge, requests, found["ours"], found["transformers"], TIE_BF16)
     figures, faster = beside(times, requests)
     report = {"arms": figures, "agreement": agreement, "settings": str(swept.best), "settings_sweep": swept.tried}
-    return report, {"dense_single": faster}
+    return {**report, "dtype": own.best, "dtype_sweep": own.tried}, {"dense_single": faster}
 
 
 # ---- beside itself ---------------------------------------------------------------------------------------------------

@@ -60,12 +60,25 @@ def test_every_combination_of_attention_experts_and_dtype_is_a_candidate(peers: 
 
 
 def test_trl_is_tried_in_every_precision_and_briefly_in_all_settings_of_one() -> None:
-    alone = import_module("rl_vs_trl").alone
-    every = {(one.precision, one.attention, one.accumulate) for one in alone(True, False)}
-    assert len(every) == 3 * 3 * 2 and {one.side for one in alone(True, True)} == {"trl"}
-    brief = [(one.precision, one.attention, one.accumulate) for one in alone(True, True)]
+    alone, three = import_module("rl_vs_trl").alone, ("bf16", "autocast", "fp32")
+    every = {(one.precision, one.attention, one.accumulate) for one in alone(three, False)}
+    assert len(every) == 3 * 3 * 2 and {one.side for one in alone(three, True)} == {"trl"}
+    brief = [(one.precision, one.attention, one.accumulate) for one in alone(three, True)]
     assert set(brief) < every and [name for name, *_ in brief] == ["bf16"] * 6 + ["autocast", "fp32"]
-    assert len(alone(False, True)) == 6 and {one.precision for one in alone(False, False)} == {"fp32"}
+    assert len(alone(("fp32",), True)) == 6 and {one.precision for one in alone(("fp32",), False)} == {"fp32"}
+
+
+@pytest.mark.parametrize(("instructions", "fast", "first", "count"), [
+    (True, True, "bf16", 3), (True, False, "fp32", 3), (False, False, "fp32", 1),
+])  # fmt: skip
+def test_bf16_is_tried_where_it_has_instructions_even_if_its_products_are_slower(
+    instructions: bool, fast: bool, first: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark = import_module("rl_vs_trl")
+    monkeypatch.setattr(benchmark, "has_bf16", lambda: instructions)
+    monkeypatch.setattr(benchmark, "fast_bf16", lambda device: fast)
+    found = benchmark.precisions_here()
+    assert found[0] == first and len(found) == len(set(found)) == count
 
 
 @pytest.mark.parametrize("path", sorted(BENCHMARKS.glob("*.py")), ids=lambda path: path.name)
