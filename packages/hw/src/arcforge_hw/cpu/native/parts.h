@@ -50,12 +50,16 @@ struct Parts {
   int64_t stride;
   Memory<T> high, low;
   Memory<float> scale;
-  Memory<int16_t> whole;   // high * 128 + low, of integers that are not multiplied in parts
+  Memory<int16_t> whole;   // with ARCFORGE_WHOLE, instead of parts of integers: high * 128 + low
   Memory<int32_t> offset;  // of a row of integers: what 128 that is added to each value of a key adds to the sum
 
   Parts(int64_t rows, int64_t width)
       : stride((width + 63) / 64 * 64), high(rows * stride), low(rows * stride), scale(rows, 1.0f) {
-    if (std::is_same_v<T, int8_t>) whole.resize(rows * stride), offset.resize(rows);
+#ifdef ARCFORGE_WHOLE
+    if (std::is_same_v<T, int8_t>) whole.resize(rows * stride);
+#else
+    if (std::is_same_v<T, int8_t>) offset.resize(rows);
+#endif
   }
 
   void lay(const float* head, int64_t width, int64_t r) {
@@ -78,11 +82,14 @@ struct Parts {
       for (int64_t d = 0; d < width; d++) {
         const float value = std::nearbyint(head[d] / scale[r]);
         const int32_t integer = std::fabs(value) <= LARGEST ? int32_t(value) : 0;
+#ifdef ARCFORGE_WHOLE
+        whole[r * stride + d] = int16_t(integer);
+#else
         const int32_t upper = (integer + (1 << (PART_BITS - 1))) >> PART_BITS;
         to_high[d] = T(upper);
         to_low[d] = T(integer - (upper << PART_BITS));
-        whole[r * stride + d] = int16_t(integer);
         offset[r] += 128 * integer;
+#endif
       }
     }
   }
