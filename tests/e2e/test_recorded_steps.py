@@ -128,6 +128,61 @@ def test_repeated_drafts_give_the_bits_of_drafts_that_are_run(variant, repeated,
         assert torch.equal(ours, wanted)
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    ("lengths", "shapes"),
+    [
+        ([37, 34, 40, 35], ([1] * 4, [1] * 3, [1], [1] * 2)),
+        ([36, 34, 39], ([3, 1, 1], [3, 1])),
+        ([35, 37], ([2, 2], [2])),
+    ],
+    ids=["fewer", "drafts", "drafts repeated"],
+)
+def test_padded_steps_give_the_bits_of_steps_that_are_run(variant, lengths, shapes, repeated, both):
+    """Of sequences with other pages than those that were recorded; what they store is read by the next ones."""
+    model = build(VARIANTS[variant])
+
+    def job():
+        steps, outs = filled(model, lengths), []
+        for turn in range(2):
+            for queries in shapes:
+                last = range(len(lengths) - len(queries), len(lengths))
+                outs += decode(steps, 3, queries, 7 * turn, list(last) if turn else None).flatten(0, 1)
+        assert {shape.queries for shape in steps.steps["layers"].steps} <= {tuple(shapes[0])}
+        return torch.stack(outs)
+
+    found, wanted = both(job)
+    assert len(repeated) == 2 * 3 * len(shapes) - 1
+    assert torch.equal(found, wanted)
+
+
+def test_a_shape_that_is_padded_often_is_recorded(repeated, both):
+    model = build()
+
+    def job():
+        steps = filled(model, [37, 34, 40, 35])
+        outs = [decode(steps, 2, [1] * 4), *(decode(steps, 1, [1, 1], n) for n in range(20))]
+        shapes = [shape.queries for shape in steps.steps["layers"].steps]
+        return torch.cat([x.flatten() for x in outs]), shapes
+
+    (found, shapes), (wanted, _) = both(job)
+    assert shapes == [(1, 1, 1, 1), (1, 1)]
+    assert sum(step.batch.num_segments == 4 for step in repeated) == 1 + recorded.PADDING // 2
+    assert torch.equal(found, wanted)
+
+
+def test_only_a_shape_with_room_is_padded_to():
+    def shape(queries, pages=4, branches=("dense",)):
+        return recorded.Shape(tuple(queries), pages, branches)
+
+    one = shape([1, 1])
+    assert shape([1, 1]).padding_for(one) == 0
+    assert shape([1, 1, 1], 8).padding_for(one) == 1
+    assert shape([2, 2, 2]).padding_for(shape([2])) == 4
+    for other in (shape([1]), shape([1, 1, 2]), shape([2, 1, 1]), shape([1] * 3, 2), shape([1] * 3, 4, ("sparse",))):
+        assert other.padding_for(one) is None
+
+
 def test_a_step_of_other_sequences_reads_their_pages(repeated, both):
     model = build()
 

@@ -130,8 +130,9 @@ class Recordable(Protocol):
     def branch(self, batch: SequenceBatch) -> Hashable:
         """Returns a key of everything that a decoding step's lengths decide.
 
-        Steps of one shape and key call the same kernels. None where they do not, where more than kernels is called, or
-        where the cache is read other than by `paged`.
+        Steps of one shape and key call the same kernels, and a sequence that a step contains more than once gives and
+        stores the same each time. None where that is not so, where more than kernels is called, or where the cache is
+        read other than by `paged`.
         """
 
 

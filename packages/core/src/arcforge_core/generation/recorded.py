@@ -1,4 +1,4 @@
-"""Decoding steps, recorded once per shape and then replayed.
+"""Decoding steps, recorded once per shape and then replayed; a smaller step is padded to a recorded shape.
 
 Shapes: T tokens, D hidden, N sequences, P pages.
 """
@@ -27,6 +27,8 @@ Inputs = tuple[Tensor, ...]
 
 STEPS = 64
 """Maximum number of recordings per cache; the least recently used one is evicted."""
+PADDING = 32
+"""Tokens computed in vain after which a shape gets a recording of its own: about what making one costs."""
 
 
 class InPages(PagedLayerCache):
@@ -41,6 +43,32 @@ class InPages(PagedLayerCache):
         return self.entries[name], group.pages(self.page_size)
 
 
+@dataclass(frozen=True)
+class Shape:
+    """What a recording depends on besides its model and cache.
+
+    Attributes:
+        queries: new tokens of each sequence.
+        pages: columns of the page table.
+        branches: what `Recordable.branch` returns, by layer.
+    """
+
+    queries: tuple[int, ...]
+    pages: int
+    branches: tuple[Hashable, ...]
+
+    def padding_for(self, other: Shape) -> int | None:
+        """Returns the tokens by which a step of the other shape must be padded to have this one; None if it cannot.
+
+        A step is padded with repetitions of its last sequence, which compute and store what that one does.
+        """
+        more = len(self.queries) - len(other.queries)
+        if more < 0 or self.pages < other.pages or self.branches != other.branches:
+            return None
+        last = other.queries[-1]
+        return more * last if self.queries == other.queries + more * (last,) else None
+
+
 @dataclass
 class Step:
     """A recording and its input tensors; `again` replays it."""
@@ -51,16 +79,28 @@ class Step:
     again: Callable[[], Tensor]
 
     def run(self, inputs: Inputs, rope: Rope, batch: SequenceBatch) -> Tensor:
-        """Returns the hidden states [T, D] of a step of the recorded shape."""
+        """Returns the hidden states [T, D] of a step of the recorded shape, or of one that is padded to it."""
         (group,), (own,) = batch.plan.groups(), self.batch.plan.groups()
-        assert group.pages_NP is not None and own.pages_NP is not None and self.batch.write_slots_T is not None
+        assert group.pages_NP is not None and own.pages_NP is not None
+        assert batch.write_slots_T is not None and self.batch.write_slots_T is not None
+        queries, cu_key = batch.query_lengths(), group.cu_key.tolist()
         with torch.inference_mode():  # tensors created in inference mode can only be written to in it
-            for place, value in zip((*self.inputs, *self.rope), (*inputs, *rope), strict=True):
-                place.copy_(value)
-            self.batch.write_slots_T.copy_(batch.write_slots_T)  # type: ignore[arg-type]
-            own.cu_key.copy_(group.cu_key)
-            own.pages_NP[:, : group.pages_NP.shape[1]] = group.pages_NP
-        return self.again().clone()
+            places, values = (*self.inputs, *self.rope, self.batch.write_slots_T), (*inputs, *rope, batch.write_slots_T)
+            for place, value in zip(places, values, strict=True):
+                _fill(place, value, queries[-1])
+            _fill(own.pages_NP[:, : group.pages_NP.shape[1]], group.pages_NP, 1)
+            keys = own.cu_key[: len(cu_key)].copy_(group.cu_key)
+            if len(keys) < len(own.cu_key):
+                more = torch.arange(1, 1 + len(own.cu_key) - len(keys), dtype=keys.dtype)
+                own.cu_key[len(keys) :] = cu_key[-1] + more * (cu_key[-1] - cu_key[-2])
+        return self.again()[: batch.num_tokens].clone()
+
+
+def _fill(place: Tensor, rows: Tensor, last: int) -> None:
+    """Writes rows, and repeats the last ones in what is left of their place."""
+    place[: len(rows)] = rows
+    if len(rows) < len(place):
+        place[len(rows) :].unflatten(0, (-1, last))[:] = rows[len(rows) - last :]
 
 
 Run = Callable[[Inputs, SequenceBatch, Rope, Sequence[PagedLayerCache]], Tensor]
@@ -91,8 +131,8 @@ class RecordedSteps:
 
     def __init__(self, model: CausalLM, part: Part, recorder: Recorder) -> None:
         self.model, self.part, self.layers, self.recorder = model, part, list(part.layers), recorder
-        self.steps: OrderedDict[Hashable, Step | None] = OrderedDict()
-        self.seen: set[Hashable] = set()
+        self.steps: OrderedDict[Shape, Step | None] = OrderedDict()
+        self.padded: dict[Shape, int] = {}  # tokens computed in vain
         modules = list(part.root.modules())
         held = [values for m in modules for values in (m._parameters, m._buffers)]
         self.places = [(values, name) for values in held for name, x in values.items() if x is not None]
@@ -104,9 +144,9 @@ class RecordedSteps:
         self.made_for = self._state()
 
     def _rows(self) -> int:
-        """Returns the largest number of tokens that all bound fused ops support."""
+        """Returns the largest number of tokens that the recorder and all bound fused ops support."""
         parts = (part for module in self.part.root.modules() for part in vars(module).values())
-        return min((part.rows for part in parts if isinstance(part, Fused) and part.rows), default=self.recorder.rows)
+        return min([self.recorder.rows, *(part.rows for part in parts if isinstance(part, Fused) and part.rows)])
 
     def _state(self) -> tuple[Any, ...]:
         """Returns the state besides shapes that a recording depends on: addresses of weights and cache, bound ops."""
@@ -124,25 +164,34 @@ class RecordedSteps:
             return None
         if self._state() != self.made_for:
             self.steps.clear()
-            self.seen.clear()
+            self.padded.clear()
             self.made_for = self._state()
         (group,) = batch.plan.groups()
         assert group.pages_NP is not None
+        self._check_pages(group)
         width = 1 << (group.pages_NP.shape[1] - 1).bit_length()
-        key = (tuple(batch.query_lengths()), width, *branches)
-        if key not in self.seen:  # a shape is recorded the second time it occurs
-            self.seen.add(key)
-            return None
-        if key not in self.steps:
-            self.steps[key] = self._record(inputs, rope, batch, width)
+        shape = Shape(tuple(batch.query_lengths()), width, tuple(branches))
+        served = self._find(shape)
+        if served is None:
+            self.steps[shape], hidden_TD = self._record(inputs, rope, batch, width)
             if len(self.steps) > STEPS:
                 self.steps.popitem(last=False)
-        self.steps.move_to_end(key)
-        step = self.steps[key]
-        if step is None:
-            return None
-        self._check_pages(group)
-        return step.run(inputs, rope, batch)
+            return hidden_TD
+        self.steps.move_to_end(served)
+        step = self.steps[served]
+        return None if step is None else step.run(inputs, rope, batch)
+
+    def _find(self, shape: Shape) -> Shape | None:
+        """Returns the recorded shape that serves a step; None if one has to be recorded for it."""
+        if shape in self.steps:
+            return shape
+        made = [other for other, step in self.steps.items() if step is not None]
+        roomy = [(padding, other) for other in made if (padding := other.padding_for(shape)) is not None]
+        least, chosen = min(roomy, key=lambda pair: pair[0], default=(0, None))
+        if len(self.padded) > STEPS:
+            self.padded.clear()
+        self.padded[shape] = self.padded.get(shape, 0) + least
+        return chosen if self.padded[shape] <= PADDING else None
 
     def _check_pages(self, group: Group) -> None:
         """Raises `ValueError` when the table names a page outside the cache: the C code would read out of bounds."""
@@ -151,7 +200,10 @@ class RecordedSteps:
             if group.num_pages * layer.page_size > rows:
                 raise ValueError(f"the page table names page {group.num_pages - 1}, the cache has {rows} rows")
 
-    def _record(self, inputs: Inputs, rope: Rope, batch: SequenceBatch, width: int) -> Step | None:
+    def _record(
+        self, inputs: Inputs, rope: Rope, batch: SequenceBatch, width: int
+    ) -> tuple[Step | None, Tensor | None]:
+        """Runs a step; returns its recording and its hidden states, or None twice."""
         assert batch.pages_NP is not None and batch.write_slots_T is not None
         pages_NP = batch.pages_NP.new_zeros(batch.num_segments, width)
         pages_NP[:, : batch.pages_NP.shape[1]] = batch.pages_NP
@@ -163,8 +215,14 @@ class RecordedSteps:
         # these properties are computed lazily: read them before the recording starts
         own.num_tokens, own.page_runs, group.num_pages, group.key_lengths  # noqa: B018
         caches = [InPages(layer.entries, layer.states, layer.page_size) for layer in self.layers]
-        again = self.recorder.record(lambda: self.part.run(own_inputs, own, own_rope, caches))
-        return None if again is None else Step(own_inputs, own_rope, own, again)
+        outs: list[Tensor] = []
+
+        def run() -> Tensor:
+            outs.append(self.part.run(own_inputs, own, own_rope, caches))
+            return outs[0]
+
+        again = self.recorder.record(run)
+        return (None, None) if again is None else (Step(own_inputs, own_rope, own, again), outs[0].clone())
 
 
 class Recorded:

@@ -130,7 +130,7 @@ def native_kernels() -> list[Kernel]:
         quant_moe: _quant_moe,
     }
     few, fewer = dict.fromkeys(DIRECT, FEW_ROWS), dict.fromkeys(DIRECT, QUANT_ROWS)
-    fused = (mla_prolog, mla_absorb, mla_epilog, index_prolog, moe, mlp)
+    fused = (mla_prolog, mla_absorb, mla_epilog, index_prolog, moe)
     limits = {**dict.fromkeys(fused, few), **dict.fromkeys((quant_mlp, quant_moe), fewer)}
     return [
         Kernel(fn.__name__, f"cpu.{fn.__name__}.native", fn, answer, priority=1, rows=limits.get(fn, {}))

@@ -66,7 +66,7 @@ struct Scratch {
   std::vector<A*> places;
   Scratch(int64_t rows, int64_t groups, int64_t stride, int64_t value_stride)
       : query(groups * rows * stride), keys(BLOCK * std::max(stride, value_stride)), values(BLOCK * value_stride),
-        scores(rows * BLOCK), places(rows) {}
+        scores(rows * BLOCK), places(groups * rows) {}
 };
 
 template <typename A>
@@ -107,47 +107,54 @@ void weigh(A* row, int64_t keys, A* out, int64_t width, A& top, A& total) {
   total += sum;
 }
 
+// Keys that come next are asked for by scores, of absorbed ones half, and the rest by the sum; each group of a task that has
+// all of them asks for its share of the rows.
 template <typename T, typename A>
 void attend(const T* q, const Source<T>& source, const Block& block, const Task& task, const Sizes& s,
             Scratch<A>& scratch, Partial<A> result) {
   const int64_t stride = padded<A>(s.width), value_stride = padded<A>(s.value), per = s.shared_by();
   const int64_t rows = block.queries * per, first = task.chunk * CHUNK;
   const int64_t keys = std::min(CHUNK, block.visible + block.queries - 1 - first);
-  for (int64_t r = 0; r < rows; r++) {
-    const int64_t head = (block.query + r / per) * s.heads + task.group * per + r % per;
+  for (int64_t r = 0; r < rows * task.groups; r++) {
+    const int64_t group = task.group + r / rows, t = r % rows / per;
+    const int64_t head = (block.query + t) * s.heads + group * per + r % per;
     widen_row(q + head * s.width, s.width, A(s.scale), &scratch.query[r * stride]);
     result.top[r] = -INFINITY;
     result.total[r] = 0;
     scratch.places[r] = result.out + r * value_stride;
   }
-  std::fill_n(result.out, rows * value_stride, A(0));
+  std::fill_n(result.out, rows * task.groups * value_stride, A(0));
   for (int64_t k = 0, count; k < keys; k += count) {
     count = source.keys.run(first + k, std::min(BLOCK, keys - k));
-    const Rows<A> key = as_vectors(source.keys.at(first + k) + task.group * s.width, source.keys.width, count, s.width,
-                                   scratch.keys);
-    A* scores = scratch.scores.data();
-    const A* ahead = nullptr;  // keys that come next are asked for by scores, of absorbed ones half; the rest by the sum
-    Meanwhile later;
-    if constexpr (std::is_same_v<T, A>)
-      if (key.in_place && s.groups == 1) {
-        const int64_t next = std::min(first + k + count, block.keys() - 1);
-        ahead = source.keys.at(next);
-        const A* rest = source.absorbed ? ahead + (count + 1) / 2 * key.stride : source.values.at(next);
-        const int64_t values = source.absorbed ? count / 2 * key.stride : count * source.values.width;
-        if (source.absorbed || value_stride == s.value)
-          later = {reinterpret_cast<const char*>(rest), values * int64_t(sizeof(A))};
+    for (int64_t g = 0; g < task.groups; g++) {
+      const int64_t group = task.group + g, at = g * rows;
+      const Rows<A> key = as_vectors(source.keys.at(first + k) + group * s.width, source.keys.width, count, s.width,
+                                     scratch.keys);
+      A* scores = scratch.scores.data();
+      const A* ahead = nullptr;
+      Meanwhile later;
+      if constexpr (std::is_same_v<T, A>)
+        if (key.in_place && task.groups == s.groups) {
+          const int64_t next = std::min(first + k + count, block.keys() - 1);
+          ahead = source.keys.at(next) + g * count * s.width;
+          const A* rest = source.absorbed ? ahead + (count + 1) / 2 * key.stride : source.values.at(next) + g * count * s.value;
+          const int64_t values = source.absorbed ? count / 2 * key.stride : count * s.value;
+          if (source.absorbed || value_stride == s.value)
+            later = {reinterpret_cast<const char*>(rest), values * int64_t(sizeof(A))};
+        }
+      dot_rows(&scratch.query[at * stride], stride, rows, key.first, key.stride, count, stride, scores, BLOCK, ahead,
+               source.absorbed);
+      for (int64_t r = 0; r < rows; r++) {
+        A* row = scores + r * BLOCK;
+        const int64_t seen = std::clamp<int64_t>(block.visible + r / per - first - k, 0, count);
+        if (seen) weigh(row, seen, scratch.places[at + r], value_stride, result.top[at + r], result.total[at + r]);
+        std::fill(row + seen, row + count, A(0));
       }
-    dot_rows(scratch.query.data(), stride, rows, key.first, key.stride, count, stride, scores, BLOCK, ahead, source.absorbed);
-    for (int64_t r = 0; r < rows; r++) {
-      A* row = scores + r * BLOCK;
-      const int64_t seen = std::clamp<int64_t>(block.visible + r / per - first - k, 0, count);
-      if (seen) weigh(row, seen, scratch.places[r], value_stride, result.top[r], result.total[r]);
-      std::fill(row + seen, row + count, A(0));
+      const Rows<A> value = source.absorbed ? key
+                                            : as_vectors(source.values.at(first + k) + group * s.value,
+                                                         source.values.width, count, s.value, scratch.values);
+      add_rows(scores, BLOCK, 1, value.first, value.stride, count, value_stride, &scratch.places[at], rows, true, later);
     }
-    const Rows<A> value = source.absorbed ? key
-                                          : as_vectors(source.values.at(first + k) + task.group * s.value,
-                                                       source.values.width, count, s.value, scratch.values);
-    add_rows(scores, BLOCK, 1, value.first, value.stride, count, value_stride, scratch.places.data(), rows, true, later);
   }
 }
 
@@ -241,7 +248,7 @@ void decode(const T* q, const T* k, const T* v, const int32_t* cu_query, const i
   const bool pairs = std::is_same_v<T, BFloat16> && s.width % PAIRED == 0 && s.value % PAIRED == 0, absorbed = k == v;
   int64_t chunks = 0;
   for (const Block& block : blocks) chunks += block.chunks();
-  const int64_t groups = pairs && (s.threads == 1 || chunks >= 4 * s.threads) ? s.groups : 1;  // of a task
+  const int64_t groups = s.threads == 1 || chunks >= 4 * s.threads ? s.groups : 1;  // of a task
   const auto source_of = [&](const Task& task) {
     const Block& block = blocks[task.block];
     const int64_t first = cu_key[block.segment], value_width = absorbed ? s.width : s.groups * s.value;

@@ -19,7 +19,8 @@ inline int threads_for(int64_t values, int64_t threads) { return values < WORTH_
 // x / (1 + e^-x) and 1 / (1 + e^-x), of which e^x is only taken for x <= 0.
 template <typename A>
 inline A sigmoid(A x) {
-  const A small = exp_of(x < 0 ? x : -x);
+  A small = exp_of(x < 0 ? x : -x);
+  if constexpr (sizeof(A) == 4) small = x < A(-104) ? A(0) : small;  // `exp_of` ends at e^-87, which 1e38 would make much of
   return (x < 0 ? small : A(1)) / (A(1) + small);
 }
 
@@ -33,10 +34,10 @@ template <typename A>
 inline A gated(A gate, A up) {
   return silu(gate) * up;
 }
+inline float gated16(float gate, float up) { return near16(near16(silu(gate)) * up); }
 inline BFloat16 gated(BFloat16 gate, BFloat16 up) {
   BFloat16 out;
-  narrow(silu(float(gate)), &out);
-  narrow(float(out) * float(up), &out);
+  narrow(gated16(float(gate), float(up)), &out);
   return out;
 }
 

@@ -72,14 +72,17 @@ template <int n, int M, int N>
 template <typename A, int M, int N>
 [[gnu::always_inline]] inline void put_sums(const Vector<A> (&sum)[M][N], A* out, int64_t stride) {
 #ifdef __AVX512F__
-  if constexpr (std::is_same_v<A, float> && (N == 4 || N == 6)) {
-    constexpr int TURNED = M >= 4 ? 4 : 0;
+  if constexpr (std::is_same_v<A, float> && (N == 4 || N == 6 || N == 8)) {
+    constexpr int TURNED = M >= 4 && N < 8 ? 4 : 0, FOURS = N / 4;
     if constexpr (TURNED != 0) put_four_rows<M, N>(sum, out, stride);
     each<TURNED, M>([&](auto i) {
-      const __m512 four = fold_four((__m512)sum[i][0], (__m512)sum[i][1], (__m512)sum[i][2], (__m512)sum[i][3]);
-      const __m512 two = four + _mm512_permute_ps(four, 0x4e), one = two + _mm512_permute_ps(two, 0xb1);
-      _mm_storeu_ps(out + i * stride, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, one)));
-      each<4, N>([&](auto j) { out[i * stride + j] = sum_lanes<A>(sum[i][j]); });
+      each<0, FOURS>([&](auto f) {
+        constexpr int j = 4 * decltype(f)::value;
+        const __m512 four = fold_four((__m512)sum[i][j], (__m512)sum[i][j + 1], (__m512)sum[i][j + 2], (__m512)sum[i][j + 3]);
+        const __m512 two = four + _mm512_permute_ps(four, 0x4e), one = two + _mm512_permute_ps(two, 0xb1);
+        _mm_storeu_ps(out + i * stride + j, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, one)));
+      });
+      each<4 * FOURS, N>([&](auto j) { out[i * stride + j] = sum_lanes<A>(sum[i][j]); });
     });
     return;
   }
@@ -145,7 +148,7 @@ struct Product {
 // N columns from j on, their rows in tiles of M, each as often as it fits; the first tiles ask for EACH rows in advance.
 template <int N, int EACH, int... M, typename T, typename O>
 inline void dot_panel(const Product<T, O>& p, int64_t j) {
-  const T *b = p.b + j * p.b_stride, *ahead = EACH ? p.ahead + p.asked(j) * p.b_stride : nullptr;
+  const T *b = p.b + j * p.b_stride, *ahead = EACH ? p.ahead + p.asked(j) * p.width : nullptr;
   int64_t i = 0, missing = EACH ? p.asked(j + N) - p.asked(j) : 0;
   const auto tiles = [&](auto m) {
     constexpr int rows = decltype(m)::value;
@@ -181,17 +184,22 @@ inline int64_t dot_columns(const Product<T, O>& p, int64_t j) {
   return j;
 }
 
-// Six rows are one tile of as many sums as the usual two of four and two, and wait less for each other.
+// Six rows are one tile of as many sums as the usual two of four and two, and wait less for each other; likewise three.
 inline bool in_sixes(int64_t rows) { return rows % 6 == 0 && rows % 4 != 0; }
+inline bool in_threes(int64_t rows) { return rows == 3 || rows == 9; }
 
 // out[i][j] = a[i] . b[j] for `rows` rows of a and `columns` rows of b; width is a whole number of vectors. Where b comes
-// from memory, `ahead` is where the rows lie that are needed next, of which with `half` only the first half is asked for.
+// from memory, `ahead` is where rows lie that are needed next, of which with `half` only the first half is asked for.
 template <typename A>
 inline void dot_rows(const A* a, int64_t a_stride, int64_t rows, const A* b, int64_t b_stride, int64_t columns,
                      int64_t width, A* out, int64_t stride, const A* ahead = nullptr, bool half = false) {
   const Product<A, A> p{a, a_stride, rows, b, b_stride, columns, width, out, stride, ahead, half};
   if (in_sixes(rows)) {
     dot_columns<1, 6>(p, dot_columns<SUMS / 6, 6>(p, 0));
+    return;
+  }
+  if (in_threes(rows)) {
+    dot_columns<1, 3>(p, dot_columns<SUMS / 6, 3>(p, dot_columns<SUMS / 3, 3>(p, 0)));
     return;
   }
   int64_t j = dot_columns<SUMS / 4, 4, 2, 1>(p, 0);
@@ -263,6 +271,7 @@ inline void add_rows(const A* weight, int64_t weight_stride, int64_t step, const
     }
   };
   if (in_sixes(rows)) panels(std::integral_constant<int, 6>{});
+  if (in_threes(rows)) panels(std::integral_constant<int, 3>{});
   panels(std::integral_constant<int, 4>{});
   panels(std::integral_constant<int, 2>{});
   panels(std::integral_constant<int, 1>{});

@@ -146,6 +146,15 @@ inline void narrow(float x, BFloat16* to) {  // to nearest, ties to even; NaN st
   to->bits = std::isnan(x) ? 0x7fc0 : uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
+// The nearest value of bfloat16, as `narrow` finds it; loops of it become vectors, of 16-bit values they do not.
+inline float near16(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  bits = x == x ? (bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000u : 0x7fc00000u;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+
 inline Vector<float> load_wide(const float* from) { return load(from); }
 inline Vector<double> load_wide(const double* from) { return load(from); }
 inline Vector<float> load_wide(const BFloat16* from) {
