@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from arcforge_attention.configs import DsaConfig, GqaConfig, MlaConfig, SimpleGdnConfig, SwaConfig
+from arcforge_core.contracts.batch import SequenceBatch
 from arcforge_core.generation import recorded
 from arcforge_core.generation.weights import replace_weights
 from arcforge_core.model.adapt.quantised import MODES, quantise_model
@@ -122,7 +123,7 @@ def test_repeated_drafts_give_the_bits_of_drafts_that_are_run(variant, repeated,
         return outs
 
     found = job()
-    assert len(repeated) >= 18
+    assert len(repeated) >= 16
     monkeypatch.setattr(recorded.RecordedSteps, "replay", lambda *_: None)
     for ours, wanted in zip(found, job(), strict=True):
         assert torch.equal(ours, wanted)
@@ -139,7 +140,7 @@ def test_repeated_drafts_give_the_bits_of_drafts_that_are_run(variant, repeated,
     ids=["fewer", "drafts", "drafts repeated"],
 )
 def test_padded_steps_give_the_bits_of_steps_that_are_run(variant, lengths, shapes, repeated, both):
-    """Of sequences with other pages than those that were recorded; what they store is read by the next ones."""
+    """Of sequences with other pages than those that were recorded; the next steps read their entries."""
     model = build(VARIANTS[variant])
 
     def job():
@@ -152,7 +153,8 @@ def test_padded_steps_give_the_bits_of_steps_that_are_run(variant, lengths, shap
         return torch.stack(outs)
 
     found, wanted = both(job)
-    assert len(repeated) == 2 * 3 * len(shapes) - 1
+    irregular = len(set(shapes[0])) > 1  # recorded the second time
+    assert len(repeated) == 2 * 3 * len(shapes) - 1 - irregular
     assert torch.equal(found, wanted)
 
 
@@ -270,6 +272,47 @@ def test_a_page_that_the_cache_does_not_have_is_refused():
         decode(steps, 1, [1])
 
 
+@pytest.mark.parametrize(
+    ("slot", "pages", "message"),
+    [(60, 15, "go to rows 60 to 60, the cache has 60"), (-1, 15, "rows -1 to -1"), (5, 5, "21 keys do not fit into 5")],
+)
+def test_rows_that_the_cache_does_not_have_are_refused_from_the_first_step_on(slot, pages, message):
+    steps = filled(build(), [20], capacity=60)
+    batch = steps.cache.batch([0], [1])
+    other = SequenceBatch.build(
+        [1], [20], write_slots_T=torch.tensor([slot]), pages_NP=batch.pages_NP.expand(1, -1)[:, :pages]
+    )
+    with pytest.raises(ValueError, match=message), torch.inference_mode():
+        steps.hidden(torch.tensor([1]), other)
+
+
+def test_sequences_with_unequal_tokens_are_recorded_the_second_time(repeated):
+    steps = filled(build(), [37, 34])
+    for count, recordings in ((1, 0), (1, 1), (1, 1)):
+        decode(steps, count, [2, 1])
+        assert len(steps.steps["layers"].steps) == recordings
+    assert len(repeated) == 1
+
+
+def test_a_sequence_with_many_keys_is_not_repeated(repeated, monkeypatch):
+    monkeypatch.setattr(recorded, "PADDING_KEYS", 90)
+    steps = filled(build(), [37, 38, 39, 36])
+    decode(steps, 2, [1] * 4)
+    decode(steps, 1, [1] * 2)
+    assert [shape.queries for shape in steps.steps["layers"].steps] == [(1,) * 4]  # two of 40 keys
+    decode(steps, 1, [1])
+    assert [shape.queries for shape in steps.steps["layers"].steps] == [(1,) * 4, (1,)]
+
+
+def test_a_model_that_cannot_be_recorded_is_not_tried_for_ever(monkeypatch):
+    tried = []
+    monkeypatch.setattr(recorded.RecordedSteps, "_record", lambda *_: tried.append(1) or (None, None))
+    steps = filled(build(), [37, 34, 40, 35, 39])
+    for sequences in (1, 2, 3, 4, 5, 1):
+        decode(steps, 1, [1] * sequences)
+    assert len(tried) == recorded.TRIES
+
+
 def test_inference_mode_or_none_is_the_same(both):
     model = build()
 
@@ -326,5 +369,5 @@ def test_steps_of_quantised_weights_are_repeated(mode, variant, queries, repeate
         return torch.cat((first, decode(steps, 6, queries, first=5)))
 
     again, ran = both(job)
-    assert len(repeated) >= 8
+    assert len(repeated) >= 7
     assert torch.equal(again, ran)

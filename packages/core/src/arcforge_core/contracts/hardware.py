@@ -149,8 +149,7 @@ class Recorder(Protocol):
     """An optional ability of a backend: it repeats steps without the interpreter.
 
     Attributes:
-        rows: tokens of a step up to which that pays off in a model without fused ops; with them, their `Kernel.rows`
-            decide.
+        rows: tokens of a step up to which that pays off; fewer where a fused op of the model has fewer `Kernel.rows`.
     """
 
     rows: int

@@ -28,7 +28,11 @@ Inputs = tuple[Tensor, ...]
 STEPS = 64
 """Maximum number of recordings per cache; the least recently used one is evicted."""
 PADDING = 32
-"""Tokens computed in vain after which a shape gets a recording of its own: about what making one costs."""
+"""Tokens computed in vain after which a shape gets a recording of its own: about the cost of making one."""
+PADDING_KEYS = 1 << 14
+"""Maximum number of keys that repetitions of a sequence may read in a step."""
+TRIES = 3
+"""Shapes after which a model is not recorded if none of them could be."""
 
 
 class InPages(PagedLayerCache):
@@ -45,12 +49,12 @@ class InPages(PagedLayerCache):
 
 @dataclass(frozen=True)
 class Shape:
-    """What a recording depends on besides its model and cache.
+    """The sizes and branches that a recording was made for.
 
     Attributes:
         queries: new tokens of each sequence.
         pages: columns of the page table.
-        branches: what `Recordable.branch` returns, by layer.
+        branches: the results of `Recordable.branch`, by layer.
     """
 
     queries: tuple[int, ...]
@@ -60,7 +64,7 @@ class Shape:
     def padding_for(self, other: Shape) -> int | None:
         """Returns the tokens by which a step of the other shape must be padded to have this one; None if it cannot.
 
-        A step is padded with repetitions of its last sequence, which compute and store what that one does.
+        A step is padded with repetitions of its last sequence, which compute and store the same values.
         """
         more = len(self.queries) - len(other.queries)
         if more < 0 or self.pages < other.pages or self.branches != other.branches:
@@ -97,7 +101,7 @@ class Step:
 
 
 def _fill(place: Tensor, rows: Tensor, last: int) -> None:
-    """Writes rows, and repeats the last ones in what is left of their place."""
+    """Writes rows, and repeats the last ones in the rest of their place."""
     place[: len(rows)] = rows
     if len(rows) < len(place):
         place[len(rows) :].unflatten(0, (-1, last))[:] = rows[len(rows) - last :]
@@ -132,7 +136,7 @@ class RecordedSteps:
     def __init__(self, model: CausalLM, part: Part, recorder: Recorder) -> None:
         self.model, self.part, self.layers, self.recorder = model, part, list(part.layers), recorder
         self.steps: OrderedDict[Shape, Step | None] = OrderedDict()
-        self.padded: dict[Shape, int] = {}  # tokens computed in vain
+        self.padded: dict[Shape, int] = {}  # tokens computed in vain, of shapes without a recording
         modules = list(part.root.modules())
         held = [values for m in modules for values in (m._parameters, m._buffers)]
         self.places = [(values, name) for values in held for name, x in values.items() if x is not None]
@@ -168,37 +172,63 @@ class RecordedSteps:
             self.made_for = self._state()
         (group,) = batch.plan.groups()
         assert group.pages_NP is not None
-        self._check_pages(group)
+        self._check_pages(group, batch)
         width = 1 << (group.pages_NP.shape[1] - 1).bit_length()
         shape = Shape(tuple(batch.query_lengths()), width, tuple(branches))
-        served = self._find(shape)
-        if served is None:
-            self.steps[shape], hidden_TD = self._record(inputs, rope, batch, width)
-            if len(self.steps) > STEPS:
-                self.steps.popitem(last=False)
-            return hidden_TD
-        self.steps.move_to_end(served)
-        step = self.steps[served]
-        return None if step is None else step.run(inputs, rope, batch)
+        served = self._find(shape, group.key_lengths[-1])
+        if served is not None:
+            self.steps.move_to_end(served)
+            step = self.steps[served]
+            return None if step is None else step.run(inputs, rope, batch)
+        if not self._deserves(shape):
+            return None
+        self.steps[shape], hidden_TD = self._record(inputs, rope, batch, width)
+        self.padded.pop(shape, None)
+        if len(self.steps) > STEPS:
+            self.steps.popitem(last=False)
+        return hidden_TD
 
-    def _find(self, shape: Shape) -> Shape | None:
-        """Returns the recorded shape that serves a step; None if one has to be recorded for it."""
+    def _find(self, shape: Shape, keys: int) -> Shape | None:
+        """Returns the recorded shape that serves a step whose last sequence has `keys` keys, if there is one."""
         if shape in self.steps:
             return shape
-        made = [other for other, step in self.steps.items() if step is not None]
-        roomy = [(padding, other) for other in made if (padding := other.padding_for(shape)) is not None]
-        least, chosen = min(roomy, key=lambda pair: pair[0], default=(0, None))
-        if len(self.padded) > STEPS:
-            self.padded.clear()
-        self.padded[shape] = self.padded.get(shape, 0) + least
+        roomy: list[tuple[int, Shape]] = []
+        for other, step in self.steps.items():
+            padding = None if step is None else other.padding_for(shape)
+            more = len(other.queries) - len(shape.queries)
+            if padding is not None and more * keys <= PADDING_KEYS:
+                roomy.append((padding, other))
+        if not roomy:
+            return None
+        padding, chosen = min(roomy, key=lambda pair: pair[0])
+        self.padded[shape] = self.padded.get(shape, 0) + padding
         return chosen if self.padded[shape] <= PADDING else None
 
-    def _check_pages(self, group: Group) -> None:
-        """Raises `ValueError` when the table names a page outside the cache: the C code would read out of bounds."""
+    def _deserves(self, shape: Shape) -> bool:
+        """Returns whether a shape is worth recording: of sequences with unequal numbers of tokens the second time.
+
+        These numbers differ from step to step where drafts are cut short.
+        """
+        if len(self.steps) >= TRIES and not any(self.steps.values()):
+            return False
+        if len(self.padded) > STEPS:
+            self.padded.clear()
+        seen = shape in self.padded
+        self.padded.setdefault(shape, 0)
+        return seen or len(set(shape.queries)) == 1
+
+    def _check_pages(self, group: Group, batch: SequenceBatch) -> None:
+        """Raises `ValueError` for rows outside the cache, which the C code would read or write."""
+        assert group.pages_NP is not None and batch.write_slots_T is not None
+        first, last = (int(slot) for slot in batch.write_slots_T.aminmax())
         for layer in self.layers:
             rows = min(len(entry) for entry in layer.entries.values())
             if group.num_pages * layer.page_size > rows:
                 raise ValueError(f"the page table names page {group.num_pages - 1}, the cache has {rows} rows")
+            if max(group.key_lengths) > group.pages_NP.shape[1] * layer.page_size:
+                raise ValueError(f"{max(group.key_lengths)} keys do not fit into {group.pages_NP.shape[1]} pages")
+            if first < 0 or last >= rows:
+                raise ValueError(f"new entries go to rows {first} to {last}, the cache has {rows} rows")
 
     def _record(
         self, inputs: Inputs, rope: Rope, batch: SequenceBatch, width: int

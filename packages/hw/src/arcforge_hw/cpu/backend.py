@@ -42,6 +42,7 @@ from arcforge_hw.cpu.native.rms_norm import rms_norm
 from arcforge_hw.cpu.native.rope import rope
 from arcforge_hw.cpu.native.sample import sample
 from arcforge_hw.cpu.native.sparse_mla import sparse_mla
+from arcforge_hw.cpu.native.swiglu import swiglu
 from arcforge_hw.cpu.native.to_records import to_records
 from arcforge_hw.torch_ops import bf16_product, int8_product
 from arcforge_hw.torch_ops.expert_rows import explained
@@ -119,7 +120,7 @@ class Cpu(TorchCpu):
 def native_kernels() -> list[Kernel]:
     """Returns the C++ kernels; those of fused ops declare the number of rows up to which they are faster."""
     attention = (attention_varlen, attention_decode, selected_attention, mla_decode, sparse_mla, indexer_kl)
-    rows = (linear, rope, rms_norm, hadamard, to_records, linear_cross_entropy, argmax_logprob, sample)
+    rows = (linear, rope, rms_norm, swiglu, hadamard, to_records, linear_cross_entropy, argmax_logprob, sample)
     quantised = (quant_linear, quant_experts, quant_mlp)
     answers: dict[Callable[..., Any], Callable[[OpCall], Verdict]] = {
         **dict.fromkeys((*attention, *rows, *quantised), _native),

@@ -37,7 +37,7 @@ FOLDER = Path(__file__).parent
 SOURCES = (
     "argmax_logprob.cpp", "attention.cpp", "attention_pairs.cpp", "cross_entropy.cpp", "decode.cpp", "experts.cpp",
     "few_rows.cpp", "indexer_kl.cpp", "layer.cpp", "quant.cpp", "record.cpp", "rms_norm.cpp", "sample.cpp",
-    "select.cpp", "sparse_mla.cpp",
+    "select.cpp", "sparse_mla.cpp", "swiglu.cpp",
 )  # fmt: skip
 HEADERS = (
     "decode16.h", "few_rows.h", "packed.h", "pairs.h", "parts.h", "products.h", "quant.h", "quant_integer.h",

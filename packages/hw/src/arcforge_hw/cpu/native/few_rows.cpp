@@ -34,24 +34,6 @@ void rope(const T* x, int64_t row, int64_t head, const A* cos, const A* sin, T* 
       turn_row(x + t * row + h * head, cos + t * pairs, sin + t * pairs, A(sign), out + (t * heads + h) * width, width);
 }
 
-// silu(gates) * ups in the place of the gates, rounded as values in T are; A is T, or what products of T are kept in.
-template <typename T, typename A>
-void gate_some(A* __restrict__ gates, const A* __restrict__ ups, int64_t count) {
-  for (int64_t n = 0; n < count; n++)
-    if constexpr (std::is_same_v<T, A>)
-      gates[n] = gated(gates[n], ups[n]);
-    else
-      gates[n] = gated16(near16(gates[n]), near16(ups[n]));
-}
-
-template <typename T, typename A>
-void gate(A* gates, const A* ups, int64_t count, int64_t threads) {
-  constexpr int64_t SOME = 4096;
-#pragma omp parallel for num_threads(threads_for(count, threads)) schedule(static)
-  for (int64_t first = 0; first < count; first += SOME)
-    gate_some<T, A>(gates + first, ups + first, std::min(SOME, count - first));
-}
-
 template <typename T>
 void experts(const T* x, const Experts<T>& e, T* out, int64_t tokens, int64_t threads) {
   const int64_t rows = tokens * e.chosen, width = e.width;
@@ -89,11 +71,6 @@ void experts(const T* x, const Experts<T>& e, T* out, int64_t tokens, int64_t th
   }                                                                                                                  \
   ARCFORGE_RECORDED(arcforge_linear_##NAME)
 
-#define ARCFORGE_GATE(NAME, T, A)                                                                                    \
-  extern "C" void arcforge_gate_##NAME(A* gates, const A* ups, int64_t count, int64_t threads) {                     \
-    arcforge::gate<T, A>(gates, ups, count, threads);                                                                \
-  }
-
 #define ARCFORGE_EXPERTS(NAME, T)                                                                                    \
   extern "C" void arcforge_experts_##NAME(const T* x, const T* gate_up, const T* down, const int64_t* expert,        \
                                           const float* gate, T* out, int64_t tokens, int64_t chosen, int64_t hidden, \
@@ -107,9 +84,5 @@ ARCFORGE_ROWS(float64, double, double)
 ARCFORGE_LINEAR(float32, float)
 ARCFORGE_LINEAR(bfloat16, arcforge::BFloat16)
 ARCFORGE_LINEAR(float64, double)
-ARCFORGE_GATE(float32, float, float)
-ARCFORGE_GATE(bfloat16, arcforge::BFloat16, arcforge::BFloat16)
-ARCFORGE_GATE(widened, arcforge::BFloat16, float)
-ARCFORGE_GATE(float64, double, double)
 ARCFORGE_EXPERTS(float32, float)
 ARCFORGE_EXPERTS(bfloat16, arcforge::BFloat16)

@@ -1,4 +1,4 @@
-"""Shared checks of a decoder layer's fused ops: they run for few decoded tokens, and products that may be quantised
+"""Shared checks of a decoder layer's fused ops: most run for few decoded tokens, and products that may be quantised
 are separate calls. Sizes that are not whole vectors use the reference.
 """
 

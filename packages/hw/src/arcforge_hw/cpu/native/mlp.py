@@ -11,6 +11,7 @@ from torch import Tensor
 
 from arcforge_core.ops import reference
 from arcforge_hw.cpu import native
+from arcforge_hw.cpu.native import swiglu
 from arcforge_hw.cpu.native.fused import served
 from arcforge_hw.torch_ops.bf16_product import wants_fp32
 
@@ -20,7 +21,8 @@ _function = native.by_dtype("mlp", "5p 4i")
 def mlp(x_TD: Tensor, gate_FD: Tensor, up_FD: Tensor, down_DF: Tensor) -> Tensor:
     """See `arcforge_core.ops.reference.mlp`."""
     (tokens, hidden), width = x_TD.shape, len(gate_FD)
-    if not served(x_TD, hidden, width):
+    plain = native.direct(gate_FD, up_FD, down_DF) and not torch.is_autocast_enabled("cpu")
+    if not (plain and served(x_TD, hidden, width)):
         return reference.mlp(x_TD, gate_FD, up_FD, down_DF)
     native.check_dtypes(x_TD, gate_FD, up_FD, down_DF)
     native.check_shape("gate_FD", gate_FD, width, hidden)
@@ -32,6 +34,5 @@ def mlp(x_TD: Tensor, gate_FD: Tensor, up_FD: Tensor, down_DF: Tensor) -> Tensor
     dtype = torch.float32 if widened else x_TD.dtype
     wide_TD = x_TD.to(dtype)
     inner_TF, up_TF = F.linear(wide_TD, gate_FD.to(dtype)), F.linear(wide_TD, up_FD.to(dtype))
-    gate = native.function(f"arcforge_gate_{'widened' if widened else native.suffix(dtype)}", "2p 2i")
-    gate(*native.pointers(inner_TF, up_TF), inner_TF.numel(), torch.get_num_threads())
+    swiglu.in_place(inner_TF, up_TF, widened)
     return F.linear(inner_TF, down_DF.to(dtype)).to(x_TD.dtype)

@@ -130,8 +130,8 @@ template <int M, int N, int FETCH, typename A>
   put_sums<A, M, N>(sum, out, stride);
 }
 
-// Rows of a, times rows of b as columns; rows of out lie `stride` apart. With `ahead`, b's rows lie one after another, and
-// as many are asked for from there on, or with `half` the first half of them.
+// Rows of a, times rows of b as columns; rows of out lie `stride` apart. From `ahead` on
+// as many values are asked for as b's rows have, which lie one after another there, or with `half` the first half of them.
 template <typename T, typename O>
 struct Product {
   const T* a;

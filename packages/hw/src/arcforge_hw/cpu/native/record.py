@@ -1,7 +1,7 @@
 """Records the C calls of a step, to replay them in one call.
 
 A step of few tokens makes about fifty C calls of about 30 us each; the interpreter and torch take as long again between
-them. The calls depend on shapes only, so from the second step on they are a list of functions and addresses.
+them. The calls depend on shapes only, so after the first step of a shape they are a list of functions and addresses.
 """
 
 from __future__ import annotations
