@@ -17,10 +17,7 @@ _backward_kernel = native.by_dtype("swiglu_backward", "5p 2i")
 
 @torch.library.custom_op("arcforge_native::swiglu", mutates_args=())
 def _forward(gate: Tensor, up: Tensor) -> Tensor:
-    gate, up = gate.contiguous(), up.contiguous()
-    out = torch.empty_like(gate)
-    _forward_kernel(gate.dtype)(*native.pointers(gate, up, out), gate.numel(), torch.get_num_threads())
-    return out
+    return _run(gate.contiguous(), up.contiguous())
 
 
 @_forward.register_fake
@@ -63,11 +60,15 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     if not (alike and gate.is_contiguous() and up.is_contiguous() and gate.numel()) or torch.compiler.is_compiling():
         return reference.swiglu(gate, up)
     if native.direct(gate, up):
-        out = torch.empty_like(gate)
-        _forward_kernel(gate.dtype)(*native.pointers(gate, up, out), gate.numel(), torch.get_num_threads())
-        return out
-    found: Tensor = _forward(gate, up)
-    return found
+        return _run(gate, up)
+    out: Tensor = _forward(gate, up)
+    return out
+
+
+def _run(gate: Tensor, up: Tensor) -> Tensor:
+    out = torch.empty_like(gate)
+    _forward_kernel(gate.dtype)(*native.pointers(gate, up, out), gate.numel(), torch.get_num_threads())
+    return out
 
 
 def in_place(gate: Tensor, up: Tensor, widened: bool = False) -> None:
