@@ -6,11 +6,11 @@ Shapes: T tokens of the batch, N segments, P pages of a segment at most.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -138,7 +138,17 @@ class Plan:
 
 def cumulative(lengths: Sequence[int]) -> Tensor:
     """Returns int32 [n+1] cumulative sums that start at 0, on the host."""
-    return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+    sums = np.zeros(len(lengths) + 1, dtype=np.int32)  # numpy takes a third of torch's time for a few values
+    np.cumsum(lengths, out=sums[1:])
+    return torch.from_numpy(sums)
+
+
+def _positions(query: Sequence[int], past: Sequence[int]) -> Tensor:
+    """Returns int64 [T], the position of each token in its sequence."""
+    query_N = np.array(query, dtype=np.int64)
+    ends_N = query_N.cumsum()
+    shift_T = np.repeat(np.array(past, dtype=np.int64) - ends_N + query_N, query_N)
+    return torch.from_numpy(np.arange(ends_N[-1]) + shift_T)
 
 
 def _group(
@@ -218,9 +228,8 @@ class SequenceBatch:
         rows = [(starts[s], starts[s + 1]) for n in range(len(query)) for s in (*before[n], n)]
         cu_key = cumulative([p + q for p, q in zip(past, query, strict=True)])
         group = Group(tuple(range(len(query))), None, cu_query, cu_key, key_runs=tuple(rows))
-        positions_T = torch.cat([torch.arange(p, p + q) for p, q in zip(past, query, strict=True)]).to(device)
         of_past = torch.tensor(past, dtype=torch.int32)
-        plan = Plan(group, None, None)
+        positions_T, plan = _positions(query, past).to(device), Plan(group, None, None)
         return SequenceBatch(cu_query, of_past, positions_T, None, None, None, plan, tuple(map(tuple, paths)))
 
     @cached_property
@@ -263,16 +272,16 @@ class SequenceBatch:
         if any(past) and pages_NP is None:
             raise ValueError("segments with a past need pages_NP and write_slots_T")
         device = torch.device(device)
-        prompt = [n for n in range(len(query)) if past[n] == 0]
-        decode = [n for n in range(len(query)) if past[n] > 0 and query[n] <= FEW_TOKENS]
-        chunk = [n for n in range(len(query)) if past[n] > 0 and query[n] > FEW_TOKENS]
+        prompt: list[int] = []
+        decode: list[int] = []
+        chunk: list[int] = []
+        for n, (new, old) in enumerate(zip(query, past, strict=True)):
+            (prompt if old == 0 else decode if new <= FEW_TOKENS else chunk).append(n)
         plan = Plan(*(_group(part, query, past, pages_NP, device) for part in (prompt, decode, chunk)))
-        positions = [torch.arange(p, p + q) for p, q in zip(past, query, strict=True)]
-        positions_T = positions[0] if len(positions) == 1 else torch.cat(positions)
         return SequenceBatch(
             cumulative(query),
-            torch.tensor(past, dtype=torch.int32),
-            positions_T.to(device),
+            torch.from_numpy(np.array(past, dtype=np.int32)),
+            _positions(query, past).to(device),
             None if write_slots_T is None else write_slots_T.to(device),
             pages_NP,
             state_slots_N,

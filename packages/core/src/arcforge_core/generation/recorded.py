@@ -145,7 +145,7 @@ class RecordedSteps:
         self.attentions = [attention for attention in attentions if isinstance(attention, Recordable)]
         self.recordable = len(self.attentions) == len(attentions)
         self.rows = self._rows()
-        self.made_for = self._state()
+        self.made_for, self.rooms = self._state(), self._rooms()
 
     def _rows(self) -> int:
         """Returns the largest number of tokens that the recorder and all bound fused ops support."""
@@ -159,6 +159,10 @@ class RecordedSteps:
         tensors = [0 if x is None else x.data_ptr() for x in (*weights, *caches)]
         return self.model.bindings, torch.get_num_threads(), *tensors
 
+    def _rooms(self) -> set[tuple[int, int]]:
+        """Returns the different (rows of a page, rows of the cache) of the layers."""
+        return {(layer.page_size, min(len(entry) for entry in layer.entries.values())) for layer in self.layers}
+
     def replay(self, inputs: Inputs, rope: Rope, batch: SequenceBatch) -> Tensor | None:
         """Returns the hidden states [T, D] of the part; None if the step has to be run instead."""
         if batch.num_tokens > self.rows or not self.recordable or any(self.hooks):
@@ -169,7 +173,7 @@ class RecordedSteps:
         if self._state() != self.made_for:
             self.steps.clear()
             self.padded.clear()
-            self.made_for = self._state()
+            self.made_for, self.rooms = self._state(), self._rooms()
         (group,) = batch.plan.groups()
         assert group.pages_NP is not None
         self._check_pages(group, batch)
@@ -221,11 +225,10 @@ class RecordedSteps:
         """Raises `ValueError` for rows outside the cache, which the C code would read or write."""
         assert group.pages_NP is not None and batch.write_slots_T is not None
         first, last = (int(slot) for slot in batch.write_slots_T.aminmax())
-        for layer in self.layers:
-            rows = min(len(entry) for entry in layer.entries.values())
-            if group.num_pages * layer.page_size > rows:
+        for page_size, rows in self.rooms:
+            if group.num_pages * page_size > rows:
                 raise ValueError(f"the page table names page {group.num_pages - 1}, the cache has {rows} rows")
-            if max(group.key_lengths) > group.pages_NP.shape[1] * layer.page_size:
+            if max(group.key_lengths) > group.pages_NP.shape[1] * page_size:
                 raise ValueError(f"{max(group.key_lengths)} keys do not fit into {group.pages_NP.shape[1]} pages")
             if first < 0 or last >= rows:
                 raise ValueError(f"new entries go to rows {first} to {last}, the cache has {rows} rows")

@@ -20,8 +20,8 @@ def rope_tables(
     """Returns fp32 (cos_TF, sin_TF) of positions; angles are float64, because positions reach 202,752.
 
     Pair f rotates by ``position * theta ** (-2 f / dim)``, and more slowly where `scaling` extends the context. The
-    host computes them, because most accelerators have no float64: for positions on another device it makes tables of
-    all positions once, and the device gathers.
+    host computes them, because most accelerators have no float64. With a limit, tables are computed once and gathered
+    from: on the host of the positions up to a power of two, on another device of all.
 
     Args:
         positions_T: positions, on any device.
@@ -30,11 +30,12 @@ def rope_tables(
         scaling: of the frequencies.
         limit: all positions are below it. Without it, positions of a device are copied to the host.
     """
-    if positions_T.device.type == "cpu":
-        return _host_tables(positions_T, dim, theta, scaling)
-    if limit is None:
+    on_host = positions_T.device.type == "cpu"
+    if limit is None or (on_host and torch.compiler.is_compiling()):
         cos_TF, sin_TF = _host_tables(positions_T.cpu(), dim, theta, scaling)
         return cos_TF.to(positions_T.device), sin_TF.to(positions_T.device)
+    if on_host:  # reading the highest position waits for nothing there
+        limit = min(limit, 1 << int(positions_T.max()).bit_length())
     key = (dim, theta, None if scaling is None else dataclasses.astuple(scaling), positions_T.device)
     if key not in _TABLES or len(_TABLES[key][0]) < limit:
         with torch.inference_mode(False), torch.no_grad():  # they serve training too

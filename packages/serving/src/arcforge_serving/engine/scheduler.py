@@ -165,8 +165,10 @@ class Scheduler:
         budget = self.config.max_batch_tokens
         self._make_way()
         self.running.sort(key=lambda sequence: sequence.rank)
-        decoded = [sequence for sequence in self.running if sequence.decodes]
-        others = [sequence for sequence in self.running if not sequence.decodes]
+        decoded: list[SequenceState] = []
+        others: list[SequenceState] = []
+        for sequence in self.running:
+            (decoded if sequence.decodes else others).append(sequence)
         spare = budget - len(decoded)
         for sequence in decoded:
             self._cut_drafts(sequence, spare)

@@ -5,7 +5,6 @@ Shapes: T tokens, R rows that are sampled from, S tokens of a prompt, D hidden s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
@@ -76,9 +75,12 @@ class Worker:
                     self.choices.write(self.store.experts, batch)
                 firsts = zip(step.sample_rows, step.sampling, strict=True)
                 rows = [first + place for first, segment in firsts for place in range(1 + segment.drafts)]
-                sampled_RD = hidden_TD[torch.tensor(rows, dtype=torch.int64, device=device)]
+                sampled_RD = hidden_TD
+                if len(rows) < len(hidden_TD):
+                    sampled_RD = hidden_TD[torch.tensor(rows, dtype=torch.int64, device=device)]
                 logits_RV = self.model.logits(sampled_RD) if rows else None
-            prompt_tokens = self._score_prompts(step, hidden_TD, step.batch.cu_query[1:].tolist())
+            asked = any(segment.sequence.params.prompt_logprobs for segment in step.segments)
+            prompt_tokens = self._score_prompts(step, hidden_TD) if asked else {}
             with self.trace.span("sample", rows=len(rows)):
                 allowed = None if step.in_turns else step.allowed.result()
                 sampled: list[Sampled] = []
@@ -106,9 +108,9 @@ class Worker:
         else:
             self.store.write(move.page, move.record)
 
-    def _score_prompts(self, step: Step, hidden_TD: Tensor, ends: Sequence[int]) -> dict[int, list[Token]]:
+    def _score_prompts(self, step: Step, hidden_TD: Tensor) -> dict[int, list[Token]]:
         """Returns what the rows of prompts say about the prompts' next tokens, where that was asked for."""
-        scored = {}
+        scored, ends = {}, step.batch.cu_query[1:].tolist()
         for number, (segment, end) in enumerate(zip(step.segments, ends, strict=True)):
             sequence = segment.sequence
             if sequence.params.prompt_logprobs and segment.start < sequence.prompt_length - 1:

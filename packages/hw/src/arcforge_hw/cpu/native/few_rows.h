@@ -4,6 +4,8 @@
 // T rows, K inputs, N outputs. Widths of inputs are whole vectors.
 #pragma once
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -41,6 +43,13 @@ inline BFloat16 gated(BFloat16 gate, BFloat16 up) {
   return out;
 }
 
+// Of a product of `outputs` how many a thread computes at a time, so that all threads have as many.
+inline int64_t outputs_at_a_time(int64_t outputs) {
+  const int64_t threads = omp_get_num_threads(), turns = (outputs + threads * OUTPUTS - 1) / (threads * OUTPUTS);
+  const int64_t each = (outputs + threads * turns - 1) / (threads * turns);
+  return std::min(OUTPUTS, (each + 3) / 4 * 4);
+}
+
 // The compute type of values stored in T.
 template <typename T>
 using Wide = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
@@ -49,9 +58,10 @@ using Wide = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
 template <typename A, std::enable_if_t<std::is_floating_point_v<A>, int> = 0>
 void product_part(const A* x, const A* weight, const A* bias, A* out, int64_t stride, int64_t rows, int64_t inputs,
                   int64_t outputs) {
+  const int64_t step = outputs_at_a_time(outputs);
 #pragma omp for schedule(static) nowait
-  for (int64_t first = 0; first < outputs; first += OUTPUTS) {
-    const int64_t count = std::min(OUTPUTS, outputs - first);
+  for (int64_t first = 0; first < outputs; first += step) {
+    const int64_t count = std::min(step, outputs - first);
     const A* some = weight + first * inputs;
     dot_rows(x, inputs, rows, some, inputs, count, inputs, out + first, stride, some + rows_ahead<A>(inputs) * inputs);
     if (bias)
@@ -65,14 +75,24 @@ template <typename O>
 void product_part(const BFloat16* x, const BFloat16* weight, const BFloat16* bias, O* out, int64_t stride, int64_t rows,
                   int64_t inputs, int64_t outputs) {
   constexpr int64_t ROWS = 64;  // whose sums are kept at a time
+  const int64_t step = outputs_at_a_time(outputs), apart_by = apart<float>(inputs);
   float sums[ROWS * OUTPUTS];
+  Memory<float> wide, panel;
+  if (rows >= ROWS_TO_WIDEN_FOR) {
+    wide.resize(rows * apart_by);
+    for (int64_t r = 0; r < rows; r++) widen_pairs(x + r * inputs, inputs, &wide[r * apart_by]);
+  }
 #pragma omp for schedule(static) nowait
-  for (int64_t first = 0; first < outputs; first += OUTPUTS) {
-    const int64_t count = std::min(OUTPUTS, outputs - first);
+  for (int64_t first = 0; first < outputs; first += step) {
+    const int64_t count = std::min(step, outputs - first);
     const BFloat16 *from = weight + first * inputs, *ahead = from + rows_ahead<BFloat16>(inputs) * inputs;
     for (int64_t begin = 0; begin < rows; begin += ROWS) {
       const int64_t some = std::min(ROWS, rows - begin);
-      dot_rows(x + begin * inputs, inputs, some, from, inputs, count, inputs, sums, OUTPUTS, begin ? nullptr : ahead);
+      const BFloat16* next = begin ? nullptr : ahead;
+      if (some >= ROWS_TO_WIDEN_FOR)
+        dot_wide_rows(&wide[begin * apart_by], apart_by, some, from, inputs, count, inputs, sums, OUTPUTS, next, panel);
+      else
+        dot_rows(x + begin * inputs, inputs, some, from, inputs, count, inputs, sums, OUTPUTS, next);
       for (int64_t r = 0; r < some; r++) {
         float* row = sums + r * OUTPUTS;
         if (bias)

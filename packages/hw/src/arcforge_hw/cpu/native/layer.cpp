@@ -135,7 +135,7 @@ void mlp(const T* x, const MlpWeights<T>& w, T* out, int64_t tokens, int64_t hid
     product_part(x, w.gate, nothing<T>, gates.data(), w.width, tokens, hidden, w.width);
     product_part(x, w.up, nothing<T>, ups.data(), w.width, tokens, hidden, w.width);
 #pragma omp barrier
-#pragma omp for schedule(static)
+#pragma omp for simd schedule(static)
     for (int64_t n = 0; n < tokens * w.width; n++) gates[n] = gated(gates[n], ups[n]);
     product_part(gates.data(), w.down, nothing<T>, out, hidden, tokens, w.width, hidden);
   }
@@ -155,7 +155,7 @@ void moe(const T* x, const T* router, const float* bias, int64_t experts, double
     product_part(x, shared.gate, nothing<T>, gates.data(), shared.width, tokens, hidden, shared.width);
     product_part(x, shared.up, nothing<T>, ups.data(), shared.width, tokens, hidden, shared.width);
 #pragma omp barrier
-#pragma omp for schedule(static) nowait
+#pragma omp for simd schedule(static) nowait
     for (int64_t n = 0; n < tokens * shared.width; n++) gates[n] = gated(gates[n], ups[n]);
 #pragma omp for schedule(static)
     for (int64_t t = 0; t < tokens; t++)

@@ -53,13 +53,23 @@ inline Vector<float> dot_pairs(const Paired& a, const Paired& b, Vector<float> s
 }
 #endif
 
+// A row in the order in which `dot_pairs` adds: of each vector's pairs the second ones, then the first.
+inline void widen_pairs(const BFloat16* from, int64_t width, float* to) {
+  for (int64_t d = 0; d < width; d += PAIRED) {
+    Vector<float> first, second;
+    widen_halves(from + d, first, second);
+    store<float>(to + d, second);
+    store<float>(to + d + LANES<float>, first);
+  }
+}
+
 #ifdef __AVX512F__
 constexpr int COLUMNS = 4;
 #else
 constexpr int COLUMNS = 2;  // half as many registers
 #endif
 
-// As for floats in rows.h.
+// As for floats in products.h.
 template <int M, int N, int FETCH>
 [[gnu::noinline]] void dot_tile(const BFloat16* a, int64_t a_stride, const BFloat16* b, int64_t b_stride, int64_t width,
                                 float* out, int64_t stride, const BFloat16* ahead) {
@@ -76,11 +86,31 @@ template <int M, int N, int FETCH>
   put_sums<float, M, N>(sum, out, stride);
 }
 
-// As for floats in rows.h; width is a whole number of vectors of bfloat16.
+// As for floats in products.h; width is a whole number of vectors of bfloat16.
 inline void dot_rows(const BFloat16* a, int64_t a_stride, int64_t rows, const BFloat16* b, int64_t b_stride,
                      int64_t columns, int64_t width, float* out, int64_t stride, const BFloat16* ahead = nullptr) {
   const Product<BFloat16, float> p{a, a_stride, rows, b, b_stride, columns, width, out, stride, ahead};
   dot_columns<1, 4, 2, 1>(p, dot_columns<COLUMNS, 4, 2, 1>(p, 0));
+}
+
+#ifdef ARCFORGE_PAIRS
+constexpr int64_t ROWS_TO_WIDEN_FOR = INT64_MAX;
+#else
+constexpr int64_t ROWS_TO_WIDEN_FOR = 24;  // fewer do not pay for writing b once more
+#endif
+
+// The same sums for so many rows of a, which are `widen_pairs` of bfloat16: b is widened once for all of them.
+inline void dot_wide_rows(const float* a, int64_t a_stride, int64_t rows, const BFloat16* b, int64_t b_stride,
+                          int64_t columns, int64_t width, float* out, int64_t stride, const BFloat16* ahead,
+                          Memory<float>& panel) {
+  const int64_t apart_by = apart<float>(width), most = in_sixes(rows) ? SUMS / 2 : SUMS / 4;  // whole tiles
+  panel.resize(most * apart_by);
+  for (int64_t j = 0; j < columns; j += most) {
+    const int64_t count = std::min(most, columns - j);
+    for (int64_t n = 0; n < count; n++) widen_pairs(b + (j + n) * b_stride, width, &panel[n * apart_by]);
+    const auto* next = ahead ? reinterpret_cast<const float*>(ahead + j * width) : nullptr;  // half as many bytes as of floats
+    dot_rows(a, a_stride, rows, panel.data(), apart_by, count, width, out + j, stride, next, true);
+  }
 }
 
 }  // namespace arcforge

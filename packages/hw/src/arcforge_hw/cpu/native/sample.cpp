@@ -11,6 +11,7 @@ namespace arcforge {
 namespace {
 
 constexpr int64_t PIECE = 256;  // tokens at a time; a multiple of the four numbers per call of Philox
+constexpr int64_t FEW = 16;     // of them that are compared with the best one together
 
 // Philox 4x64 with ten rounds (Salmon et al. 2011) as numpy counts it: the first numbers are those of counter + 1.
 inline void philox(uint64_t block, uint64_t place, uint64_t seed, uint64_t out[4]) {
@@ -32,24 +33,31 @@ int64_t sample_row(const T* row, int64_t width, double temperature, uint64_t see
   A top = -INFINITY;
 #pragma omp simd reduction(max : top)
   for (int64_t n = 0; n < width; n++) top = A(row[n]) > top ? A(row[n]) : top;
+  const float turned = float(1 / temperature);
   int64_t winner = 0;
   double best = 0;
   for (int64_t first = 0; first < width; first += PIECE) {
     const int64_t count = std::min(PIECE, width - first);
     uint64_t bits[PIECE];
-    float above[PIECE];
+    float bound[PIECE], rest[PIECE];  // of the weight, and of the noise
     for (int64_t n = 0; n < count; n += 4) philox((first + n) / 4, place, seed, bits + n);
-    const auto scaled = [&](int64_t n) { return (double(A(row[first + n])) - double(top)) / temperature; };
-    const float to_beat = float(best);
     for (int64_t n = 0; n < count; n++) {
-      const float rest = float(int64_t((1ull << 53) - 1 - (bits[n] >> 11))) * 0x1p-53f;  // 1 - u
-      above[n] = 1.0001f * exp_of(float(scaled(n))) - to_beat * rest;
+      rest[n] = float(int64_t((1ull << 53) - 1 - (bits[n] >> 11))) * 0x1p-53f;  // 1 - u
+      bound[n] = 1.0001f * exp_of(float(A(row[first + n]) - top) * turned);
     }
-    for (int64_t n = 0; n < count; n++) {
-      if (above[n] < 0) continue;
-      const double u = (double(bits[n] >> 11) + 1) * 0x1p-53;
-      const double weight = std::exp(scaled(n)) / std::max(-std::log(u), 1e-300);
-      if (weight > best) best = weight, winner = first + n;
+    const auto loses = [&](int64_t n) { return bound[n] < float(best) * rest[n]; };
+    for (int64_t some = 0; some < count; some += FEW) {
+      const int64_t end = std::min(count, some + FEW);
+      int open = 0;
+      for (int64_t n = some; n < end; n++) open += !loses(n);
+      if (!open) continue;
+      for (int64_t n = some; n < end; n++) {
+        if (loses(n)) continue;
+        const double u = (double(bits[n] >> 11) + 1) * 0x1p-53;
+        const double scaled = (double(A(row[first + n])) - double(top)) / temperature;
+        const double weight = std::exp(scaled) / std::max(-std::log(u), 1e-300);
+        if (weight > best) best = weight, winner = first + n;
+      }
     }
   }
   return winner;
