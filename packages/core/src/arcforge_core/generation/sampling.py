@@ -7,6 +7,7 @@ often without changing the sampled tokens (Daliri, Musco, Suresh 2024, arXiv 240
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -143,8 +144,7 @@ def _changes(sampler: Sampler, allowed_V: Tensor | None) -> bool:
 
 def finite_rows(known: ArgmaxLogprob) -> list[bool]:
     """Returns, for each row, whether all its logits are finite."""
-    finite: list[bool] = known[1].isfinite().tolist()
-    return finite
+    return [math.isfinite(rest) for rest in known[1].tolist()]
 
 
 def check_finite(known: ArgmaxLogprob) -> None:

@@ -62,8 +62,9 @@ class Worker:
             self.drafter.catch_up()
         for move in step.moves:
             self._move(move)
+        tokens_T = step.tokens_T.numpy()  # the same memory, written to in a tenth of the time
         for row, sequence in step.holes:
-            step.tokens_T[row] = sequence.latest
+            tokens_T[row] = sequence.latest
         device = self.model.device
         with evaluating(self.model) if self.model.training else nullcontext():
             with self.trace.span("forward"):

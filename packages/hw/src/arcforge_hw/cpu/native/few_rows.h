@@ -43,12 +43,16 @@ inline BFloat16 gated(BFloat16 gate, BFloat16 up) {
   return out;
 }
 
-// Of a product of `outputs` how many a thread computes at a time, so that all threads have as many.
-inline int64_t outputs_at_a_time(int64_t outputs) {
-  const int64_t threads = omp_get_num_threads(), turns = (outputs + threads * OUTPUTS - 1) / (threads * OUTPUTS);
-  const int64_t each = (outputs + threads * turns - 1) / (threads * turns);
-  return std::min(OUTPUTS, (each + 3) / 4 * 4);
-}
+// This thread's outputs of a product: as many as each other thread's but for a tile.
+struct Share {
+  int64_t first, last;
+  explicit Share(int64_t outputs) {
+    constexpr int64_t TILE = SUMS / 4;
+    const int64_t threads = omp_get_num_threads(), each = (outputs + threads * TILE - 1) / (threads * TILE) * TILE;
+    first = std::min(outputs, omp_get_thread_num() * each);
+    last = std::min(outputs, first + each);
+  }
+};
 
 // The compute type of values stored in T.
 template <typename T>
@@ -58,10 +62,9 @@ using Wide = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
 template <typename A, std::enable_if_t<std::is_floating_point_v<A>, int> = 0>
 void product_part(const A* x, const A* weight, const A* bias, A* out, int64_t stride, int64_t rows, int64_t inputs,
                   int64_t outputs) {
-  const int64_t step = outputs_at_a_time(outputs);
-#pragma omp for schedule(static) nowait
-  for (int64_t first = 0; first < outputs; first += step) {
-    const int64_t count = std::min(step, outputs - first);
+  const Share mine(outputs);
+  for (int64_t first = mine.first; first < mine.last; first += OUTPUTS) {
+    const int64_t count = std::min(OUTPUTS, mine.last - first);
     const A* some = weight + first * inputs;
     dot_rows(x, inputs, rows, some, inputs, count, inputs, out + first, stride, some + rows_ahead<A>(inputs) * inputs);
     if (bias)
@@ -75,16 +78,16 @@ template <typename O>
 void product_part(const BFloat16* x, const BFloat16* weight, const BFloat16* bias, O* out, int64_t stride, int64_t rows,
                   int64_t inputs, int64_t outputs) {
   constexpr int64_t ROWS = 64;  // whose sums are kept at a time
-  const int64_t step = outputs_at_a_time(outputs), apart_by = apart<float>(inputs);
+  const int64_t apart_by = apart<float>(inputs);
   float sums[ROWS * OUTPUTS];
-  Memory<float> wide, panel;
+  Room<float> wide, panel;
   if (rows >= ROWS_TO_WIDEN_FOR) {
     wide.resize(rows * apart_by);
     for (int64_t r = 0; r < rows; r++) widen_pairs(x + r * inputs, inputs, &wide[r * apart_by]);
   }
-#pragma omp for schedule(static) nowait
-  for (int64_t first = 0; first < outputs; first += step) {
-    const int64_t count = std::min(step, outputs - first);
+  const Share mine(outputs);
+  for (int64_t first = mine.first; first < mine.last; first += OUTPUTS) {
+    const int64_t count = std::min(OUTPUTS, mine.last - first);
     const BFloat16 *from = weight + first * inputs, *ahead = from + rows_ahead<BFloat16>(inputs) * inputs;
     for (int64_t begin = 0; begin < rows; begin += ROWS) {
       const int64_t some = std::min(ROWS, rows - begin);

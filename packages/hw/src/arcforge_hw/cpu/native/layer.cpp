@@ -129,7 +129,7 @@ struct MlpWeights {
 
 template <typename T>
 void mlp(const T* x, const MlpWeights<T>& w, T* out, int64_t tokens, int64_t hidden, int64_t threads) {
-  Memory<T> gates(tokens * w.width), ups(tokens * w.width);
+  Room<T> gates(tokens * w.width), ups(tokens * w.width);
 #pragma omp parallel num_threads(threads_for(hidden * w.width, threads))
   {
     product_part(x, w.gate, nothing<T>, gates.data(), w.width, tokens, hidden, w.width);

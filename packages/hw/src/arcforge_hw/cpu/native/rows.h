@@ -53,6 +53,21 @@ template <typename A>
 using Memory = std::vector<A, FromLine<A>>;
 
 template <typename A>
+struct Unset : FromLine<A> {
+  Unset() = default;
+  template <typename B>
+  Unset(const Unset<B>&) {}
+  template <typename B>
+  void construct(B* at) {
+    ::new (static_cast<void*>(at)) B;
+  }
+};
+
+// The same without zeros in it, for values that are written before they are read.
+template <typename A>
+using Room = std::vector<A, Unset<A>>;
+
+template <typename A>
 inline Vector<A> load(const A* from) {
   Vector<A> x;
   std::memcpy(&x, from, VECTOR_BYTES);

@@ -102,7 +102,7 @@ constexpr int64_t ROWS_TO_WIDEN_FOR = 24;  // fewer do not pay for writing b onc
 // The same sums for so many rows of a, which are `widen_pairs` of bfloat16: b is widened once for all of them.
 inline void dot_wide_rows(const float* a, int64_t a_stride, int64_t rows, const BFloat16* b, int64_t b_stride,
                           int64_t columns, int64_t width, float* out, int64_t stride, const BFloat16* ahead,
-                          Memory<float>& panel) {
+                          Room<float>& panel) {
   const int64_t apart_by = apart<float>(width), most = in_sixes(rows) ? SUMS / 2 : SUMS / 4;  // whole tiles
   panel.resize(most * apart_by);
   for (int64_t j = 0; j < columns; j += most) {
