@@ -55,14 +55,23 @@ def evaluating(model: CausalLM) -> Iterator[None]:
         model.train(was_training)
 
 
-def ended(params: SamplingParams, token_ids: Sequence[int], matcher: Matcher | None) -> str | None:
-    """Returns the finish reason if the last token ends the sequence; None if it continues."""
-    stops = token_ids[-1] in params.stop_token_ids or (params.should_stop is not None and params.should_stop(token_ids))
-    if stops and len(token_ids) > params.min_new_tokens:
+def ended(params: SamplingParams, token_ids: Sequence[int], matcher: Matcher | None, prompt: int = 0) -> str | None:
+    """Returns the finish reason if the last token ends the sequence; None if it continues.
+
+    Args:
+        params: of the sequence.
+        token_ids: its tokens.
+        matcher: its grammar.
+        prompt: number of the tokens that are its prompt's.
+    """
+    generated = len(token_ids) - prompt
+    stops = token_ids[-1] in params.stop_token_ids
+    stops = stops or (params.should_stop is not None and params.should_stop(token_ids[prompt:]))
+    if stops and generated > params.min_new_tokens:
         return "stop"
     if matcher is not None and matcher.finished:
         return "stop"
-    return "length" if len(token_ids) == params.max_new_tokens else None
+    return "length" if generated == params.max_new_tokens else None
 
 
 class _Sequence:

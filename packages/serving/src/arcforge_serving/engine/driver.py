@@ -258,7 +258,7 @@ class Driver:
                     matcher.accept(token.id)
                 if number < len(sampled.tokens) - 1:
                     matcher = None  # it is further already, and let the next token pass
-                reason = ended(sequence.params, sequence.tokens[sequence.prompt_length :], matcher)
+                reason = ended(sequence.params, sequence.tokens, matcher, sequence.prompt_length)
             except Exception as error:  # of this request's grammar or stop function
                 sequence.stream.put(token)
                 self._fail(sequence, error)

@@ -171,8 +171,9 @@ class Scheduler:
             (decoded if sequence.decodes else others).append(sequence)
         spare = budget - len(decoded)
         for sequence in decoded:
-            self._cut_drafts(sequence, spare)
-            spare -= len(sequence.drafts)
+            if sequence.drafts:
+                self._cut_drafts(sequence, spare)
+                spare -= len(sequence.drafts)
         for sequence in decoded + others:
             budget -= self._append(segments, sequence, budget)
         if self.waiting and budget:
