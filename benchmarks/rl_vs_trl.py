@@ -8,11 +8,12 @@ with `trl.RewardTrainer`; a sample is a pair. That both have one loss and one gr
 
 A step samples groups of 8 rollouts, scores them, trains on them and uses the new weights for the next. Ours is
 `arcforge-rl algorithm=grpo`; the peer is `trl.GRPOTrainer` with transformers' generation. Both run at the fastest of
-their settings, found by a sweep over precisions, TRL's attention and batch splits, `torch.compile`, and one process of
-N threads or N of one. With `--quick` nothing is compiled, and TRL's attention and splits are tried in one precision
-alone, that of the faster large products. The model is a Llama of random weights that both sides load from one folder;
-before anything is timed their log-probabilities of the same tokens must agree. Rewards are all 0: what a reward is
-worth changes no time. Rounds alternate between the sides, each in processes of its own, whose first step is left out.
+their settings, found by a sweep over precisions (ours may train in fp32 and sample in bf16; TRL samples with the model
+that it trains), TRL's attention and batch splits, `torch.compile`, and one process of N threads or N of one. With
+`--quick` nothing is compiled, and TRL's attention and splits are tried in one precision alone, that of the faster large
+products. The model is a Llama of random weights that both sides load from one folder; before anything is timed their
+log-probabilities of the same tokens must agree. Rewards are all 0: what a reward is worth changes no time. Rounds
+alternate between the sides, each in processes of its own, whose first step is left out.
 
 `ratios`: ours at our best over TRL at its best; with `_fp32` ours at float32, whatever TRL is at.
 """
@@ -60,10 +61,11 @@ class Settings:
 
     Attributes:
         side: ``ours`` or ``trl``.
-        precision: of training.
+        precision: of training, and of sampling unless that has one of its own.
         processes: that share a step.
         accumulate: micro-batches of a step; ours are packed by tokens.
         attention, compiled: of transformers, see `_peers.Peer`.
+        sampling: precision of our engine; empty is that of training. TRL samples with the model that it trains.
     """
 
     side: str
@@ -72,10 +74,11 @@ class Settings:
     accumulate: int = 1
     attention: str = "sdpa"
     compiled: bool = False
+    sampling: str = ""
 
     def __str__(self) -> str:
         theirs = f", {self.accumulate} micro-batches, {self.attention}{', compile' * self.compiled}"
-        split = theirs if self.side == "trl" else ""
+        split = theirs if self.side == "trl" else f", sampling in {self.sampling}" * bool(self.sampling)
         return f"{self.side}, {self.precision}, {self.processes} process(es){split}"
 
 
@@ -129,7 +132,7 @@ def ours(folder: Path, settings: Settings, options: argparse.Namespace, steps: i
             f"rollout.groups={options.groups}", f"rollout.group_size={GROUP}", "rollout.drop_equal=false",
             f"rollout.max_new_tokens={options.tokens}", "evaluation.tasks=0", f"trainer.max_steps={steps}",
             f"trainer.threads={options.cores // settings.processes}", f"trainer.precision={settings.precision}",
-            "trainer.shown=0",
+            "trainer.shown=0", f"rollout.precision={settings.sampling or 'null'}",
             "optimizer.lr=1e-6", "trainer.checkpoint_every=1000", f"output_dir={folder / 'runs'}",
         ],
     )  # fmt: skip
@@ -311,7 +314,8 @@ def main() -> None:
         swept.append(fastest(folder, [Settings("ours", "fp32", processes) for processes in several], options))
         best = fp32 = swept[-1].best
         if "bf16" in precisions:
-            swept.append(fastest(folder, [fp32, *(Settings("ours", "bf16", n) for n in several)], options))
+            narrow = [] if options.what == "reward" else [replace(fp32, sampling="bf16")]
+            swept.append(fastest(folder, [fp32, *narrow, *(Settings("ours", "bf16", n) for n in several)], options))
             best = swept[-1].best
         report["sweeps"] = [found.tried for found in swept]
         sides = {"trl": peer, "ours": best, **({"ours_fp32": fp32} if best != fp32 else {})}

@@ -127,3 +127,18 @@ def test_tables_that_a_device_gathers_have_the_host_s_bits(scaling):
     )
     cos_TF, _ = rope_tables(positions_T.to("meta"), 16, 1e6, scaling, limit)
     assert cos_TF.is_meta and cos_TF.shape == (4, 8)  # on its device, without reading a position
+
+
+def test_tables_that_the_host_gathers_are_those_of_the_positions(monkeypatch):
+    """They grow with the highest position, to a power of two at most the limit, and are computed once."""
+    monkeypatch.setattr(rope, "_TABLES", {})
+    computed, original = [], rope._host_tables
+    monkeypatch.setattr(rope, "_host_tables", lambda at, *rest: computed.append(len(at)) or original(at, *rest))
+    for positions in ([3, 0, 3], [5, 1], [40, 2], [7], [99]):
+        positions_T = torch.tensor(positions)
+        with torch.inference_mode():
+            found = rope_tables(positions_T, 16, 1e6, None, 100)
+        assert all(map(torch.equal, found, original(positions_T, 16, 1e6, None)))
+    assert computed == [4, 8, 64, 100]
+    (trained_PF, _) = next(iter(rope._TABLES.values()))
+    assert not trained_PF.is_inference()

@@ -64,6 +64,7 @@ def test_the_server_is_that_of_the_run(policy: Path) -> None:
     options = ("engine.max_running=32", "trainer.deterministic=true", "trainer.precision=bf16", "launcher.engines=2")
     found = served(serve_options(composed(policy, *options, "trainer.replay_routing=engine"), None))
     assert (found.checkpoint, found.port, found.dp, found.dtype) == (str(policy), 0, 2, "bfloat16")
+    assert served(serve_options(composed(policy, "rollout.precision=bf16"), None)).dtype == "bfloat16"
     assert found.deterministic and found.engine.max_running == 32 and found.engine.record_experts
     assert found.hardware.name == "torch_cpu" and not found.gateway.sessions
     asked = served(serve_options(composed(policy, "harness=loop", "launcher.serve=[port=8123]"), "/tmp/socket"))

@@ -46,6 +46,9 @@ def test_replies_are_runs_of_sampled_tokens() -> None:
     [
         ((), 1e-4),
         (("trainer.precision=bf16",), 0.05),
+        (("rollout.precision=bf16",), 0.05),
+        (("trainer.precision=bf16", "rollout.precision=fp32"), 0.05),
+        (("rollout.precision=fp32",), 1e-4),
         (("trainer.max_gap=0.5",), 0.5),
         (("engine=paged", "engine.weights=w8a8"), None),
         (("engine=paged", "engine.weights=w8a8", "trainer.max_gap=0.5"), 0.5),

@@ -111,14 +111,30 @@ def test_a_step_that_teaches_nothing_changes_nothing(
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("options", "dtype", "trained_in"),
+    [
+        (("trainer.precision=fp32",), torch.float32, torch.float32),
+        (("trainer.precision=bf16",), torch.bfloat16, torch.bfloat16),
+        (("trainer.precision=fp32", "rollout.precision=bf16"), torch.bfloat16, torch.float32),
+    ],
+)
 def test_the_engine_keeps_its_weights_as_it_computes(
-    small_run: Compose, monkeypatch: pytest.MonkeyPatch, precision: str, dtype: torch.dtype
+    small_run: Compose,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    dtype: torch.dtype,
+    trained_in: torch.dtype,
 ) -> None:
     kept, original = [], run_module.build_engine
     monkeypatch.setattr(run_module, "build_engine", lambda *parts: kept.append(parts[1]) or original(*parts))
-    run(small_run(f"trainer.precision={precision}", "trainer.max_steps=2"))
-    assert {parameter.dtype for parameter in kept[0].parameters()} == {dtype}
+    trained, step = [], PolicyModule.training_step
+    monkeypatch.setattr(PolicyModule, "training_step", lambda *parts: trained.append(parts[0]) or step(*parts))
+    found = run(small_run(*options, "trainer.max_steps=2"))
+    assert {parameter.dtype for parameter in kept[0].parameters()} == {dtype} == {kept[0].dtype}
+    assert trained[0].model.dtype == trained_in
+    gaps = [float(row["gap"]) for row in metrics(found.dir)]
+    assert (max(gaps) < 1e-5) == (dtype == trained_in == torch.float32)
 
 
 def test_collections_pass_over_what_was_there_before_the_steps(

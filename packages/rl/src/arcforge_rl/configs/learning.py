@@ -65,6 +65,9 @@ class RolloutConfig:
     """Tokens of one reply at most."""
     temperature: float = 1.0
     """The policy is softmax(logits / temperature): sampled, trained and compared with reference and teacher as such."""
+    precision: str | None = None
+    """``fp32`` or ``bf16``, of the engine that the run builds or starts; null: `trainer.precision`. Sampling in bf16
+    reads half as much memory; log-probabilities of engine and trainer then differ as in bf16."""
     thinking: str = "off"
     """``off``; ``on``: reasoning, and the template's own default for that of earlier turns; ``interleaved``: reasoning
     before each reply and call, kept until the next message of a user; ``preserved``: kept."""
@@ -85,6 +88,8 @@ class RolloutConfig:
         if not 0.0 < self.temperature < float("inf"):
             raise ConfigError("rollout.temperature", self.temperature, "must be above 0: greedy rollouts are all alike")
         check_choice("rollout.thinking", self.thinking, MODES)
+        if self.precision is not None:
+            check_choice("rollout.precision", self.precision, ("fp32", "bf16"))
 
 
 @dataclass
@@ -318,6 +323,11 @@ class RlConfig(RunConfig):
         self._check_evaluation()
         if self.harness is not None:
             self._check_harness(self.harness)
+
+    @property
+    def sampling_precision(self) -> str:
+        """The precision of the engine."""
+        return self.rollout.precision or self.trainer.precision
 
     def _check_adapter(self) -> None:
         if self.adapter.name == "none":

@@ -20,7 +20,7 @@ from arcforge_rl.configs.learning import RlConfig
 SERVED, CLIENT = "paged", "arcforge"
 """The engine that a server runs, and the one that asks a server."""
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
-"""`trainer.precision` -> `dtype` of the server: engine and trainer must agree on log-probabilities."""
+"""`RlConfig.sampling_precision` -> `dtype` of the server."""
 SESSIONS = 2
 """Sessions that the gateway offers per rollout that runs: one that is repeated may not be closed yet."""
 
@@ -61,7 +61,7 @@ def serve_options(config: RlConfig, socket: str | None, further: Sequence[str] =
         ours += changed("engine", config.engine)
     if config.trainer.replay_routing == "engine":
         ours.append("engine.record_experts=true")
-    if dtype := DTYPES.get(config.trainer.precision):
+    if dtype := DTYPES.get(config.sampling_precision):
         ours.append(f"dtype={dtype}")
     if config.harness is not None:
         ours.append(f"gateway.sessions={SESSIONS * config.harness.concurrency}")

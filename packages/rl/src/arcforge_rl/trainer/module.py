@@ -433,4 +433,5 @@ def gap_limit(config: RlConfig) -> float | None:
     if config.trainer.max_gap is not None:
         return config.trainer.max_gap
     quantised = getattr(config.engine, "weights", "none") != "none"
-    return None if quantised else GAPS.get(config.trainer.precision, GAPS["bf16"])
+    exact = {config.trainer.precision, config.sampling_precision} == {"fp32"}
+    return None if quantised else GAPS["fp32" if exact else "bf16"]

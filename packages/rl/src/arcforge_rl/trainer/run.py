@@ -30,7 +30,7 @@ from arcforge_core.tokenizer.tokenizer import Tokenizer
 from arcforge_core.train.adapter import put_on
 from arcforge_core.train.callbacks.console import ConsoleProgress
 from arcforge_core.train.callbacks.metrics import METRICS_FILE, MetricsWriter
-from arcforge_core.train.prepare import compute_dtype, freeze
+from arcforge_core.train.prepare import DTYPES, compute_dtype, freeze
 from arcforge_core.train.session import Hooks, Parts, Session
 from arcforge_rl.agents.rollouts import AgentRollouts
 from arcforge_rl.configs.collection import AsynchronousConfig
@@ -333,8 +333,9 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
         training = unjudged(config, training)
     check_compares(config, training)
     dtype = compute_dtype(config, hardware)
+    sampled_in = dtype if config.rollout.precision is None else DTYPES[config.rollout.precision]
 
-    def load(kept: torch.dtype = torch.float32, folder: Path = folder) -> CausalLM:
+    def load(kept: torch.dtype = torch.float32, folder: Path = folder, dtype: torch.dtype = dtype) -> CausalLM:
         model = load_pretrained(folder, kept, Ops(hardware, config.trainer.deterministic))
         model = model.to(hardware.identity.device)
         model.set_compute_dtype(dtype)
@@ -356,12 +357,12 @@ def build(config: RlConfig, algorithm: Algorithm, hardware: Hardware) -> tuple[P
     if config.trainer.replay_routing == "engine" and hasattr(config.engine, "record_experts"):
         engine_config = replace(config.engine, record_experts=True)  # type: ignore[call-arg]  # it has the field
         config = replace(config, engine=engine_config)
-    engine = build_engine(config.engine, load(dtype).requires_grad_(False))
+    engine = build_engine(config.engine, load(sampled_in, dtype=sampled_in).requires_grad_(False))
     evaluator = None
     if config.evaluation.engine == "own" and config.evaluation.tasks:
         if int(os.environ.get("WORLD_SIZE", 1)) > 1:
             raise ConfigError("evaluation.engine", "own", "must be shared in several processes")
-        evaluator = build_engine(config.engine, load(dtype).requires_grad_(False))
+        evaluator = build_engine(config.engine, load(sampled_in, dtype=sampled_in).requires_grad_(False))
     curriculum = curriculum_of(config, tasks)
     positions = model.config.max_position_embeddings
     drop_equal, named = drops_equal(config, algorithm), getattr(training, "verifiers", {})
