@@ -133,7 +133,7 @@ def test_the_engine_keeps_its_weights_as_it_computes(
     found = run(small_run(*options, "trainer.max_steps=2"))
     assert {parameter.dtype for parameter in kept[0].parameters()} == {dtype} == {kept[0].dtype}
     assert trained[0].model.dtype == trained_in
-    gaps = [float(row["gap"]) for row in metrics(found.dir)]
+    gaps = [float(row["logprob_gap"]) for row in metrics(found.dir)]
     assert (max(gaps) < 1e-5) == (dtype == trained_in == torch.float32)
 
 

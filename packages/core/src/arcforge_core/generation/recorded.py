@@ -161,7 +161,8 @@ class RecordedSteps:
 
     def _rooms(self) -> set[tuple[int, int]]:
         """Returns the different (rows of a page, rows of the cache) of the layers."""
-        return {(layer.page_size, min(len(entry) for entry in layer.entries.values())) for layer in self.layers}
+        layers = [layer for layer in self.layers if layer.entries]  # others keep states alone
+        return {(layer.page_size, min(len(entry) for entry in layer.entries.values())) for layer in layers}
 
     def replay(self, inputs: Inputs, rope: Rope, batch: SequenceBatch) -> Tensor | None:
         """Returns the hidden states [T, D] of the part; None if the step has to be run instead."""

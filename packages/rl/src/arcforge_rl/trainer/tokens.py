@@ -19,7 +19,7 @@ from arcforge_core.generation.sampling import log_probs
 from arcforge_core.model.causal_lm import CausalLM
 from arcforge_rl.trainer.prefixes import Alike, common, laid_out
 
-CHUNK = 1 << 22
+CHUNK = 1 << 24
 """Maximum logits in memory at a time."""
 KEYS = 4
 """Maximum keys of a micro-batch with shared tokens, in multiples of its maximum tokens: each branch has its own copy of
@@ -180,7 +180,7 @@ class Read:
 
 
 def read(model: CausalLM, micro: PolicyMicro, temperature: float, others: Tensor | int = 0) -> Read:
-    """Runs a model on a micro-batch. Logits are computed in chunks and recomputed for the gradient, never S x V.
+    """Runs a model on a micro-batch. Logits of more than one chunk are recomputed for the gradient, never S x V.
 
     Args:
         model: the policy, or another one that is compared with it.
@@ -209,7 +209,7 @@ def _score(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     logprobs_SV = log_probs(model.logits(hidden_SD), [temperature])
     with torch.no_grad():
-        entropy_S = -(logprobs_SV.exp() * logprobs_SV).sum(-1)
+        entropy_S = -logprobs_SV.exp().mul_(logprobs_SV).sum(-1)
     other_SK = logprobs_SV.topk(others).indices if isinstance(others, int) else others
     return logprobs_SV.gather(1, target_S[:, None]).squeeze(1), entropy_S, other_SK, logprobs_SV.gather(1, other_SK)
 

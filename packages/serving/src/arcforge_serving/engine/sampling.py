@@ -54,9 +54,16 @@ def sample_segments(
             and has them accept each token.
         sample_op: samples the rows without filters.
     """
+    finite = finite_rows(known)
+    if allowed is not None and len(finite) == len(segments) and all(finite):  # the usual step: a row each
+        samplers = [segment.sequence.sampler for segment in segments]
+        sampled = [Sampled() for _ in segments]
+        tokens = next_tokens(logits_RV, samplers, allowed, known=known, sample_op=sample_op)
+        for segment, of_segment, token in zip(segments, sampled, tokens, strict=True):
+            _take(segment, of_segment, token, accept=False)
+        return sampled
     ends = list(itertools.accumulate(1 + segment.drafts for segment in segments))
     firsts = [end - 1 - segment.drafts for end, segment in zip(ends, segments, strict=True)]
-    finite = finite_rows(known)
     sampled = [Sampled(finite=all(finite[first:end])) for first, end in zip(firsts, ends, strict=True)]
     waiting = [n for n, each in enumerate(sampled) if each.finite]
     while waiting:
@@ -76,9 +83,9 @@ def sample_segments(
             logits_NV, of_rows = logits_RV[rows], (known[0][rows], known[1][rows])
         samplers = [segments[n].sequence.sampler for n, _ in places]
         ahead = [place - len(sampled[n].tokens) for n, place in places]
-        tokens = zip(places, next_tokens(logits_NV, samplers, masks, ahead, of_rows, sample_op), strict=True)
+        drawn = zip(places, next_tokens(logits_NV, samplers, masks, ahead, of_rows, sample_op), strict=True)
         waiting = []
-        for n, group in itertools.groupby(tokens, key=lambda pair: pair[0][0]):
+        for n, group in itertools.groupby(drawn, key=lambda pair: pair[0][0]):
             if all(_take(segments[n], sampled[n], token, accept=allowed is None) for _, token in group):
                 waiting.append(n)
     return sampled
